@@ -1,0 +1,34 @@
+"""The exceptions a user can meet. Each message says what is wrong and what to do.
+
+    DuflError                    anything below
+    ├── InputError               a value breaks a rule: names the field, the rule and the value
+    │   └── CapacityError        the plan does not fit into a client's buffer
+    └── MissingExtraError        an optional library is not installed: names the extra
+
+`InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it.
+"""
+
+
+class DuflError(Exception):
+    """Base of all errors that DUFL raises on purpose."""
+
+
+class InputError(DuflError, ValueError):
+    """An input breaks a rule."""
+
+    @classmethod
+    def of(cls, field: str, rule: str, value: object) -> "InputError":
+        """The one form of message: ``field must be rule, got value``.
+
+        >>> str(InputError.of("conservation_rate", "in [0, 1]", 1.3))
+        'conservation_rate must be in [0, 1], got 1.3'
+        """
+        return cls(f"{field} must be {rule}, got {value}")
+
+
+class CapacityError(InputError):
+    """A client would have to hold more samples than its buffer takes."""
+
+
+class MissingExtraError(DuflError):
+    """A library of an optional extra is not installed."""

@@ -1,0 +1,125 @@
+"""The best a client can do alone, by dynamic programming: the certificate's own way to the optimum.
+
+It shares no formula with the solver. Let V_t(D) be what a client can still earn from round t on with D
+samples in its buffer, and λ_t = V_t' the worth of one more. With price p(t) and curvature c(t),
+
+    V_t(D) = p(t)·D − c(t)/2·D² + max_{Δ ≥ 0} [ V_{t+1}(θ·D + Δ) − α·Δ² ].
+
+λ_t is a falling, continuous and piecewise linear function, kept as its knots. One round back, what
+is worth λ > 0 at y is collected from x = y − λ/(2α), and worth as much there; where λ ≤ 0 nothing is
+collected; then x = θ·D is put in and p(t) − c(t)·D added. No iteration, no active set, no tolerance.
+"""
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def best_deviation(price, curvature, theta, alpha, initial, volume, collection):  # type: ignore[no-untyped-def]
+    """The optimal `volume` and `collection` of one client, written into the given arrays."""
+    num_rounds = price.size
+    floor, ceiling = _reach(price, theta, alpha, initial)
+    first = np.zeros(num_rounds + 1, np.int64)  # where a round's knots begin, last round first
+    knots = np.empty((4 * num_rounds + 16, 3))  # position, λ, slope to the right
+    knots[0, 0] = 0.0
+    knots[0, 1] = price[num_rounds - 1]
+    knots[0, 2] = -curvature[num_rounds - 1]
+    first[1] = 1
+    for back in range(1, num_rounds):
+        t = num_rounds - 1 - back
+        start, stop = first[back - 1], first[back]
+        if 2 * stop - start + 4 > knots.shape[0]:
+            more = np.empty((2 * (2 * stop - start + 4), 3))
+            more[:stop] = knots[:stop]
+            knots = more
+        first[back + 1] = _one_round_back(
+            knots, start, stop, price[t], curvature[t], theta, alpha, floor[t], ceiling[t]
+        )
+    volume[0] = initial
+    for t in range(num_rounds - 1):
+        back = num_rounds - 2 - t
+        kept = theta * volume[t]
+        reached = _collect(knots, first[back], first[back + 1], alpha, kept)
+        collection[t] = reached - kept
+        volume[t + 1] = reached
+    collection[num_rounds - 1] = 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _reach(price, theta, alpha, initial):  # type: ignore[no-untyped-def]
+    """Bounds on the volume in every round: nothing collected; collected as if holding were free."""
+    num_rounds = price.size
+    worth = np.empty(num_rounds)
+    worth[num_rounds - 1] = max(price[num_rounds - 1], 0.0)
+    for t in range(num_rounds - 2, -1, -1):
+        worth[t] = max(price[t], 0.0) + theta * worth[t + 1]
+    floor, ceiling = np.empty(num_rounds), np.empty(num_rounds)
+    floor[0] = ceiling[0] = initial
+    for t in range(1, num_rounds):
+        floor[t] = theta * floor[t - 1]
+        ceiling[t] = theta * ceiling[t - 1] + worth[t] / (2 * alpha)
+    return floor, ceiling
+
+
+@numba.njit(cache=True, nogil=True)
+def _one_round_back(knots, start, stop, price, curvature, theta, alpha, floor, ceiling):  # type: ignore[no-untyped-def]
+    """Append the knots of λ_t, made from those of λ_{t+1} in start..stop; returns where they end."""
+    end = stop
+    if theta == 0.0:
+        _put(knots, end, floor, price - curvature * floor, -curvature)
+        return end + 1
+    for i in range(start, stop):
+        y, worth, slope = knots[i, 0], knots[i, 1], knots[i, 2]
+        if worth > 0:
+            flatter = slope * 2 * alpha / (2 * alpha - slope)
+            end = _pull(
+                knots, stop, end, y - worth / (2 * alpha), worth, flatter,
+                price, curvature, theta, floor, ceiling,
+            )  # fmt: skip
+            falls_to = knots[i + 1, 1] if i + 1 < stop else -np.inf
+            if falls_to < 0 and slope < 0:  # crosses zero on the way to the next knot
+                end = _pull(
+                    knots, stop, end, y - worth / slope, 0.0, slope,
+                    price, curvature, theta, floor, ceiling,
+                )  # fmt: skip
+        else:
+            end = _pull(
+                knots, stop, end, y, worth, slope, price, curvature, theta, floor, ceiling
+            )
+    return end
+
+
+@numba.njit(cache=True, nogil=True)
+def _pull(knots, begin, end, x, worth, slope, price, curvature, theta, floor, ceiling):  # type: ignore[no-untyped-def]
+    """Append the knot at D = x/θ, unless no reachable volume needs it."""
+    held = x / theta
+    if held > ceiling and end > begin:
+        return end
+    slope_here = theta * theta * slope - curvature
+    worth_here = price - curvature * held + theta * worth
+    if held <= floor:  # only the last knot below the floor counts: move it there
+        worth_here += slope_here * (floor - held)
+        _put(knots, begin, floor, worth_here, slope_here)
+        return begin + 1
+    _put(knots, end, held, worth_here, slope_here)
+    return end + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _put(knots, at, position, worth, slope):  # type: ignore[no-untyped-def]
+    knots[at, 0] = position
+    knots[at, 1] = worth
+    knots[at, 2] = slope
+
+
+@numba.njit(cache=True, nogil=True)
+def _collect(knots, start, stop, alpha, kept):  # type: ignore[no-untyped-def]
+    """The volume y >= kept at which collecting one more costs what it is worth."""
+    reached = kept
+    for i in range(start, stop):
+        y, worth, slope = knots[i, 0], knots[i, 1], knots[i, 2]
+        if i > start and y - max(worth, 0.0) / (2 * alpha) > kept:
+            break
+        # 2α·(y' − kept) = λ(y') on this piece
+        reached = kept + (worth + slope * (kept - y)) / (2 * alpha - slope)
+    return max(reached, kept)

@@ -1,0 +1,60 @@
+"""How a buffer's volume and staleness move from round to round.
+
+    volume             D_k(t+1) = θ·D_k(t) + Δ_k(t)
+    staleness (DoS)    S_k(t) = θ·D_k(t−1)/D_k(t)·(S_k(t−1) + 1) + Δ_k(t−1)/D_k(t)
+    Lemma 1            S_k(t) = Σ_{τ≤t} θ^{t−τ}·D_k(τ)/D_k(t)
+
+The staleness law is linear in D·S: M_k(t) = D_k(t)·S_k(t) obeys M_k(t) = θ·M_k(t−1) + D_k(t). So it
+holds for the sums over clients too, and `staleness` of the total volume is the mean over all
+samples: the server needs nothing but totals.
+
+Rounds are the first axis of every array; clients, where there are any, the second.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def volume(initial_volume: npt.ArrayLike, collection: Array, conservation_rate: float) -> Array:
+    """D_k(t) from D_k(0) and what is collected: the volume law.
+
+    >>> volume([100.0], np.array([[10.0], [0.0], [0.0]]), 0.5).ravel().tolist()
+    [100.0, 60.0, 30.0]
+    """
+    held = np.empty_like(collection)
+    held[0] = initial_volume
+    for t in range(1, len(held)):
+        held[t] = conservation_rate * held[t - 1] + collection[t - 1]
+    return held
+
+
+def staleness(
+    volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0
+) -> Array:
+    """S_k(t) by the definition of the degree of staleness.
+
+    With the volume law in it, the definition reads S(t) = 1 + share·S(t−1), where share is the part
+    of the buffer that was conserved, θ·D(t−1)/D(t). Nothing in an empty buffer is old: S = 1.
+    """
+    held, conserved = volume[1:], conservation_rate * volume[:-1]
+    share = np.divide(conserved, held, out=np.zeros_like(held), where=held > 0)
+    np.minimum(share, 1.0, out=share)
+    aged = np.empty_like(volume)
+    aged[0] = initial_staleness
+    for t in range(1, len(volume)):
+        aged[t] = 1 + share[t - 1] * aged[t - 1]
+    return aged
+
+
+def general_staleness(
+    volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0
+) -> Array:
+    """S_k(t) by Lemma 1's general formula, D_k(0) weighted by S_k(0); volumes must be positive."""
+    rounds = np.arange(len(volume))
+    lag = rounds[:, None] - rounds[None, :]
+    weight = np.where(lag >= 0, float(conservation_rate) ** np.maximum(lag, 0), 0.0)
+    aged = volume.copy()
+    aged[0] = aged[0] * np.asarray(initial_staleness)
+    return np.asarray((weight @ aged) / volume)

@@ -1,0 +1,178 @@
+"""The server's choice of payment R and conservation rate θ.
+
+`anticipating` solves the Stackelberg game as it is defined: minimise U(R, θ, φ*(R, θ)) where φ* is
+the clients' true equilibrium.
+
+`algorithm1` is the paper's loop: with φ held fixed the server minimises its cost over (R, θ), the
+clients answer to the price R/φ, their answers become the new φ, and so on. The server's search is
+blind to how φ will move, so its end is another point, and in general a dearer one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dufl.game.client import total_response
+from dufl.game.dynamics import Array
+from dufl.game.mean_field import find_equilibrium, price_of
+from dufl.game.parameters import Competition, Game
+from dufl.game.population import compress
+from dufl.game.search import Choice, Progress, Square, minimise
+from dufl.game.utility import server_cost
+from dufl.inputs import Count, Inputs, Seed, Share
+
+TYPES = 1024  # the search runs on at most so many types of clients
+
+
+class Algorithm1(Inputs):
+    """How the paper's loop searches and stops.
+
+    Attributes:
+        search: `bayesian` is the paper's; `direct` finds the optimum of each step exactly.
+        evaluations: of the cost in one Bayesian search (the paper's M).
+        max_iterations: of the loop (the paper's J).
+        tolerance: ε, the largest relative change of φ that ends the loop.
+        damping: how much of the old φ is kept, in logarithms: 0 is the paper's plain update,
+            whose φ oscillates; 0.5 converges.
+        seed: of the Bayesian search.
+    """
+
+    search: Literal["bayesian", "direct"] = "bayesian"
+    evaluations: Count = 30
+    max_iterations: Count = 20
+    tolerance: Share = 1e-4
+    damping: Share = 0.0
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every iteration of Algorithm 1: what the server chose and how φ moved.
+
+    Attributes:
+        payment: R_j, one an iteration.
+        conservation_rate: θ_j.
+        cost: the server's cost as it believed it, with φ_j fixed.
+        total_volume: φ_0 … φ_J, of shape (iterations + 1, rounds).
+        converged: whether φ came to rest within the tolerance.
+    """
+
+    payment: Array
+    conservation_rate: Array
+    cost: Array
+    total_volume: Array
+    converged: bool
+
+
+def anticipating(
+    game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
+) -> Choice:
+    """The (R, θ) with the least cost at the clients' equilibrium; no update where that is less."""
+    sample = game.replace(clients=compress(game.clients, TYPES))
+    last: list[Array] = []  # the equilibrium found before is where the next one starts
+
+    def cost(payment: float, rate: float, tolerance: float) -> float:
+        found = find_equilibrium(
+            sample.clients,
+            sample.num_rounds,
+            payment,
+            rate,
+            competition,
+            last[0] if last and payment > 0 else None,
+            tolerance,
+        )
+        if payment > 0:
+            last[:] = [found.total_volume]
+        return server_cost(sample, payment, rate, found.total_volume).total
+
+    square = Square(game.payment_range, game.conservation_range)
+    best = minimise(cost, square, progress)
+    return _or_no_payment(game, cost, best)
+
+
+def algorithm1(
+    game: Game,
+    competition: Competition = "mean-field",
+    options: Algorithm1 | None = None,
+    progress: Progress = lambda _: None,
+) -> tuple[Choice, Trace]:
+    """The paper's Strategy Decision Phase, with everything it went through."""
+    options = options or Algorithm1()
+    sample = game.replace(clients=compress(game.clients, TYPES))
+    totals = [np.full(game.num_rounds, sample.clients.initial_total)]
+    choices: list[Choice] = []
+    settled = False
+    while not settled and len(choices) < options.max_iterations:
+        believed, answer = _believed_cost(sample, totals[-1], competition)
+        chosen = _search(game, believed, options, choices[-1] if choices else None)
+        choices.append(chosen)
+        held = answer(chosen.payment, chosen.conservation_rate)
+        totals.append(totals[-1] ** options.damping * held ** (1 - options.damping))
+        change = np.abs(totals[-1] - totals[-2]).max() / totals[-2].max()
+        settled = bool(change <= options.tolerance)
+        progress(len(choices) / options.max_iterations)
+    trace = Trace(
+        payment=np.array([c.payment for c in choices]),
+        conservation_rate=np.array([c.conservation_rate for c in choices]),
+        cost=np.array([c.cost for c in choices]),
+        total_volume=np.array(totals),
+        converged=settled,
+    )
+    return choices[-1], trace
+
+
+def no_update_cost(game: Game) -> float:
+    """The cost of paying nothing and keeping everything: R = 0, θ = 1."""
+    total = np.full(game.num_rounds, game.clients.initial_total)
+    return server_cost(game, 0.0, 1.0, total).total
+
+
+def _believed_cost(
+    game: Game, announced: Array, competition: Competition
+) -> tuple[Callable[[float, float], float], Callable[[float, float], Array]]:
+    """The server's cost, and the clients' answers, for prices at a fixed φ."""
+
+    def answer(payment: float, rate: float) -> Array:
+        # A φ that has died out pays any price: nothing is left to divide the payment by.
+        price, slope = price_of(payment, np.maximum(announced, 1e-9), competition)
+        return total_response(game.clients, price, slope, rate)
+
+    def cost(payment: float, rate: float) -> float:
+        return server_cost(game, payment, rate, answer(payment, rate)).total
+
+    return cost, answer
+
+
+def _search(
+    game: Game,
+    cost: Callable[[float, float], float],
+    options: Algorithm1,
+    before: Choice | None,
+) -> Choice:
+    if options.search == "bayesian":
+        from dufl.game import bayesian  # scikit-learn: loaded where it is used
+
+        return bayesian.minimise(
+            cost,
+            game.payment_range,
+            game.conservation_range,
+            options.evaluations,
+            options.seed,
+            (before.payment, before.conservation_rate) if before else None,
+        )
+    found = minimise(
+        lambda payment, rate, _: cost(payment, rate),
+        Square(game.payment_range, game.conservation_range),
+    )
+    return _or_no_payment(game, lambda payment, rate, _: cost(payment, rate), found)
+
+
+def _or_no_payment(game: Game, cost: Callable[[float, float, float], float], best: Choice) -> Choice:
+    """The better of a choice and of paying the least while keeping the most: no update, if allowed."""
+    payment, rate = game.payment_range[0], game.conservation_range[1]
+    idle = cost(payment, rate, 1e-9)
+    if idle <= best.cost:
+        return Choice(payment, rate, idle, best.evaluations + 1)
+    return best

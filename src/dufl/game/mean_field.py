@@ -1,0 +1,149 @@
+"""The clients' equilibrium for a given payment and conservation rate.
+
+Every client answers the total volume φ; at equilibrium their answers add up to it:
+
+    φ(t) = Σ_k D_k(t; φ)        for every round t.
+
+`mean-field` is the paper's game: a client takes the price R/φ(t) as given. The fixed point is the
+maximiser of the strictly concave potential R·Σ_t log φ(t) − Σ_k Σ_t (α_k·Δ_k² + β_k·D_k²), so there is
+exactly one. `exact` is the game of N players who see their own influence: a client's marginal price
+is R·(φ−D_k)/φ² = R/φ − (R/φ²)·D_k, linear in its own volume once φ is given, so that the same fixed
+point in φ describes it. It too has exactly one: the payoffs R·D_k/φ are a strictly monotone game.
+
+In x = log φ the map G(x) = log Σ_k D_k falls at most as fast as x rises (more volume in all, lower
+price, less volume each), which makes the plain update x ← G(x) oscillate and the halfway step
+x ← (x + G(x))/2 converge from anywhere. Newton's method needs a handful of passes instead, since
+∂Σ_k D_k/∂log φ comes with the best responses; a step that does not bring the answers closer to φ is
+replaced by the halfway step. A population too large for its own derivative borrows the one of
+its compressed self.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from dufl.errors import InputError
+from dufl.game.client import NOTHING, total_response
+from dufl.game.dynamics import Array
+from dufl.game.parameters import Competition
+from dufl.game.population import Clients, compress
+
+TOLERANCE = 1e-9
+MAX_PASSES = 200
+LONGEST_STEP = 5.0  # of Newton, in log φ
+TYPES = 256  # in the compressed population that lends its derivative
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    """The clients' joint answer to (R, θ).
+
+    Attributes:
+        announced_volume: φ(t), the total that the clients answer to.
+        total_volume: Σ_k D_k(t), what their answers add up to.
+        residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
+        passes: best-response passes over all clients that were needed.
+        converged: whether the residual is within the tolerance.
+    """
+
+    announced_volume: Array
+    total_volume: Array
+    residual: float
+    passes: int
+    converged: bool
+
+
+def price_of(
+    payment: float, announced_volume: Array, competition: Competition
+) -> tuple[Array, Array]:
+    """The price of a sample R/φ(t), and by how much a client's own volume lowers it."""
+    nothing = np.zeros_like(announced_volume)
+    if payment == 0:
+        return nothing, nothing
+    price = payment / announced_volume
+    return price, price / announced_volume if competition == "exact" else nothing
+
+
+def find_equilibrium(
+    clients: Clients,
+    num_rounds: int,
+    payment: float,
+    conservation_rate: float,
+    competition: Competition = "mean-field",
+    start: Array | None = None,
+    tolerance: float = TOLERANCE,
+) -> Equilibrium:
+    """Solve φ = Σ_k D_k(φ) for the payment R and the conservation rate θ.
+
+    Args:
+        clients: who takes part.
+        num_rounds: T.
+        payment: R.
+        conservation_rate: θ.
+        competition: `mean-field` or `exact`.
+        start: a first guess of φ; the answer does not depend on it.
+        tolerance: the relative residual that is good enough.
+    """
+    if competition == "exact" and clients.num_clients < 2:
+        raise InputError(
+            "competition must be 'mean-field' with a single client, got 'exact': "
+            "it is paid all of R whatever it holds"
+        )
+    if payment == 0:
+        nothing = np.zeros(num_rounds)
+        held = total_response(clients, nothing, nothing, conservation_rate)
+        return Equilibrium(held, held, 0.0, 1, True)
+    types = compress(clients, TYPES) if clients.size > 4 * TYPES else clients
+    if start is None and types is not clients:
+        rough = find_equilibrium(
+            types, num_rounds, payment, conservation_rate, competition, None, tolerance
+        )
+        start = rough.announced_volume
+    guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
+    guess[0] = clients.initial_total
+    with _linear_algebra().limit(limits=1):
+        return _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+
+
+@cache
+def _linear_algebra() -> ThreadpoolController:
+    """Keeps systems of T equations on one thread: faster, and the same bits on any machine size."""
+    return ThreadpoolController()
+
+
+def _newton(
+    clients: Clients,
+    types: Clients,
+    payment: float,
+    conservation_rate: float,
+    competition: Competition,
+    announced: Array,
+    tolerance: float,
+) -> Equilibrium:
+    num_rounds = announced.size
+    halfway, smallest = announced, np.inf  # where to go, and what to beat, if Newton leads away
+    result: Equilibrium | None = None
+    for passes in range(1, MAX_PASSES + 1):
+        price, slope = price_of(payment, announced, competition)
+        sensitivity = np.zeros((num_rounds, num_rounds))
+        own = sensitivity if types is clients else NOTHING
+        held = total_response(clients, price, slope, conservation_rate, own)
+        residual = float(np.abs(held / announced - 1).max())
+        if result is None or residual <= result.residual:
+            result = Equilibrium(announced, held, residual, passes, residual <= tolerance)
+        if result.converged:
+            break
+        step = np.log(held / announced)
+        distance = float(np.abs(step).max())
+        if distance > smallest:
+            announced, smallest = halfway, np.inf  # taken whatever it brings
+            continue
+        halfway, smallest = announced * np.exp(step / 2), distance
+        if types is not clients:
+            total_response(types, price, slope, conservation_rate, sensitivity)
+        newton = np.linalg.solve(np.eye(num_rounds) - sensitivity / held[:, None], step)
+        announced = announced * np.exp(np.clip(newton, -LONGEST_STEP, LONGEST_STEP))
+    assert result is not None
+    return replace(result, passes=passes)

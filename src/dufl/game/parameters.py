@@ -1,0 +1,123 @@
+"""The validated inputs of the game: the federation, what the server weighs, and its choices."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dufl.errors import InputError
+from dufl.game.population import Clients
+from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, must_be
+
+Competition = Literal["mean-field", "exact"]
+Rounds = Annotated[Whole, must_be(">= 2", lambda v: v >= 2)]
+Decay = Annotated[Positive, must_be("in (0, 1]", lambda v: v <= 1)]
+PaymentRange = Annotated[
+    Interval, must_be("[low, high] with 0 <= low <= high", lambda v: 0 <= v[0] <= v[1])
+]
+ConservationRange = Annotated[
+    Interval, must_be("[low, high] with 0 <= low <= high <= 1", lambda v: 0 <= v[0] <= v[1] <= 1)
+]
+_WEIGHTS = ("decay", "volume_weight", "staleness_weight")
+_CONVEXITY = ("strong_convexity", "smoothness", "learning_rate")
+
+
+class Game(Inputs):
+    """One federation and the server's view of it; by default the paper's.
+
+    The three weights κ may be given themselves or, as Theorem 1 has them, by `strong_convexity`,
+    `smoothness` and `learning_rate` (see `convergence_weights`).
+
+    Attributes:
+        clients: who takes part.
+        num_rounds: T.
+        time_sensitivity: σ, how much staleness hurts the task.
+        sampling_noise: ψ, how much a small volume hurts.
+        payment_weight: γ, the server's weight of money against accuracy.
+        decay: κ1, how fast a round's loss is forgotten.
+        volume_weight: κ2.
+        staleness_weight: κ3.
+        payment_range: the payments R per round that the server may offer.
+        conservation_range: the conservation rates θ that it may ask for.
+
+    >>> Game(num_rounds=50).time_sensitivity
+    0.75
+    >>> Game(time_sensitivity=-1)
+    Traceback (most recent call last):
+    ...
+    dufl.errors.InputError: time_sensitivity must be >= 0, got -1
+    """
+
+    clients: Clients = Field(default_factory=Clients.draw)
+    num_rounds: Rounds = 100
+    time_sensitivity: NonNegative = 0.75
+    sampling_noise: NonNegative = 1.0
+    payment_weight: Share = 1e-4
+    decay: Decay = 1.0
+    volume_weight: NonNegative = 1.0
+    staleness_weight: NonNegative = 1e-2
+    payment_range: PaymentRange = (0.0, 500.0)
+    conservation_range: ConservationRange = (0.0, 1.0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weights_from_convexity(cls, values: dict[str, Any]) -> dict[str, Any]:
+        given = {name: values[name] for name in _CONVEXITY if name in values}
+        if not given:
+            return values
+        if len(given) < len(_CONVEXITY):
+            raise InputError.of(", ".join(_CONVEXITY), "given together", f"only {', '.join(given)}")
+        both = [name for name in _WEIGHTS if name in values]
+        if both:
+            raise InputError.of(
+                both[0], "left out when strong_convexity and the like are given", values[both[0]]
+            )
+        rest = {name: v for name, v in values.items() if name not in given}
+        return rest | convergence_weights(**given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pairs(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Lists are as good as tuples for the two ranges: TOML and JSON have no tuples."""
+        ranges = ("payment_range", "conservation_range")
+        pairs = {n: tuple(values[n]) for n in ranges if isinstance(values.get(n), list)}
+        return values | pairs
+
+    def replace(self, **changes: Any) -> "Game":
+        """This game with some fields changed, and everything checked again."""
+        return Game(**({name: getattr(self, name) for name in Game.model_fields} | changes))
+
+
+class _Convexity(Inputs):
+    strong_convexity: Positive
+    smoothness: Positive
+    learning_rate: Positive
+
+
+def convergence_weights(
+    strong_convexity: float, smoothness: float, learning_rate: float
+) -> dict[str, float]:
+    """Theorem 1's weights κ1 = 1 + 4μβη² − 2μη, κ2 = 2βη², κ3 = βη².
+
+    Args:
+        strong_convexity: μ of every client's loss.
+        smoothness: β, the Lipschitz constant of its gradient; at least μ.
+        learning_rate: η, at most 1/(2β).
+
+    Returns:
+        `decay`, `volume_weight` and `staleness_weight`, ready for `Game(**...)`.
+    """
+    given = _Convexity(
+        strong_convexity=strong_convexity, smoothness=smoothness, learning_rate=learning_rate
+    )
+    mu, beta, eta = given.strong_convexity, given.smoothness, given.learning_rate
+    if mu > beta:
+        raise InputError.of("strong_convexity", f"<= smoothness = {beta:g}", f"{mu:g}")
+    if eta > 1 / (2 * beta):
+        raise InputError.of(
+            "learning_rate", f"<= 1/(2 * smoothness) = {1 / (2 * beta):g}", f"{eta:g}"
+        )
+    return {
+        "decay": 1 + 4 * mu * beta * eta**2 - 2 * mu * eta,
+        "volume_weight": 2 * beta * eta**2,
+        "staleness_weight": beta * eta**2,
+    }

@@ -1,0 +1,303 @@
+"""From a game to a plan: the one entry to the mathematics.
+
+    solve        the server's best (R, θ) and the clients' equilibrium there
+    equilibrium  the clients' equilibrium for a given (R, θ)
+    certify      an independent proof of how good the clients' part of a plan is
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from dufl.errors import CapacityError
+from dufl.game import leader as leaders
+from dufl.game.certificate import Certificate, conclude, examine
+from dufl.game.client import in_order, random_strategy, trajectories, zero_strategy
+from dufl.game.dynamics import Array, staleness
+from dufl.game.leader import Algorithm1, Trace, no_update_cost
+from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
+from dufl.game.parameters import Competition, Game
+from dufl.game.population import Clients
+from dufl.game.search import Progress
+from dufl.game.utility import ServerCost, client_payment, client_utility, server_cost
+from dufl.inputs import Inputs, NonNegative, Share
+
+Leader = Literal["anticipating", "algorithm1"]
+
+
+class Offer(Inputs):
+    """What the server announces: R and θ."""
+
+    payment: NonNegative
+    conservation_rate: Share
+
+
+class Method(Inputs):
+    """Who leads and how the clients compete."""
+
+    leader: Leader = "anticipating"
+    competition: Competition = "mean-field"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the plan brings each client over all rounds.
+
+    Attributes:
+        payment: what it is paid.
+        utility: what is left of that after its costs.
+        zero_utility: what would be left if it alone collected nothing.
+        random_utility: what would be left if it alone collected as much, but at random.
+        collected: the samples it collects.
+        final_volume: the samples it holds in the last round.
+    """
+
+    payment: Array
+    utility: Array
+    zero_utility: Array
+    random_utility: Array
+    collected: Array
+    final_volume: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the server pays and keeps, and how much every client collects in every round.
+
+    Trajectories (`volume`, `collection`, `staleness`, each of shape (rounds, clients)) are worked
+    out when they are first asked for.
+
+    Attributes:
+        game: what was solved.
+        payment: R, per round.
+        conservation_rate: θ.
+        equilibrium: the clients' joint answer, with residual and passes.
+        competition: `mean-field` or `exact`.
+        leader: who chose (R, θ): `anticipating`, `algorithm1`, or `given`.
+        trace: the iterations of Algorithm 1, if it led.
+    """
+
+    game: Game
+    payment: float
+    conservation_rate: float
+    equilibrium: Equilibrium
+    competition: Competition
+    leader: str
+    trace: Trace | None = None
+
+    @property
+    def total_volume(self) -> Array:
+        """Σ_k D_k(t)."""
+        return self.equilibrium.total_volume
+
+    @property
+    def total_payment(self) -> float:
+        """R over all rounds."""
+        return self.payment * self.game.num_rounds
+
+    @cached_property
+    def server_cost(self) -> ServerCost:
+        """U by round and term."""
+        return server_cost(self.game, self.payment, self.conservation_rate, self.total_volume)
+
+    @cached_property
+    def no_update_cost(self) -> float:
+        """U if nothing were paid and everything kept."""
+        return no_update_cost(self.game)
+
+    @cached_property
+    def mean_staleness(self) -> Array:
+        """Σ_k D_k(t)·S_k(t)/φ(t)."""
+        start = self.game.clients.initial_mean_staleness
+        return staleness(self.total_volume, self.conservation_rate, start)
+
+    @cached_property
+    def _trajectories(self) -> tuple[Array, Array]:
+        return self.trajectories_of(self.game.clients)
+
+    @property
+    def volume(self) -> Array:
+        """D_k(t)."""
+        return self._trajectories[0]
+
+    @property
+    def collection(self) -> Array:
+        """Δ_k(t)."""
+        return self._trajectories[1]
+
+    @cached_property
+    def staleness(self) -> Array:
+        """S_k(t)."""
+        return staleness(self.volume, self.conservation_rate, self.game.clients.initial_staleness)
+
+    def trajectories_of(self, clients: Clients) -> tuple[Array, Array]:
+        """Volume and collection of some clients, as they answer to the announced total."""
+        price, slope = price_of(self.payment, self.equilibrium.announced_volume, self.competition)
+        return trajectories(clients, price, slope, self.conservation_rate)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """What each client earns, and what it would earn with a simpler strategy."""
+
+        def work(part: slice) -> Array:
+            return _outcomes(self, self.game.clients.take(part), seed=part.start)
+
+        return Outcomes(*np.concatenate(in_order(work, self.game.clients.size), axis=1))
+
+    def summary(self) -> dict[str, Any]:
+        """The plan in plain numbers, for programs."""
+        return {
+            "payment": self.payment,
+            "conservation_rate": self.conservation_rate,
+            "server_cost": self.server_cost.total,
+            "server_cost_by_term": {
+                "payment": float(self.server_cost.payment.sum()),
+                "volume": float(self.server_cost.volume.sum()),
+                "staleness": float(self.server_cost.staleness.sum()),
+            },
+            "total_payment": self.total_payment,
+            "no_update_cost": self.no_update_cost,
+            "num_clients": self.game.clients.size,
+            "num_rounds": self.game.num_rounds,
+            "total_volume": self.total_volume.tolist(),
+            "mean_staleness": self.mean_staleness.tolist(),
+            "converged": self.equilibrium.converged,
+            "residual": self.equilibrium.residual,
+            "passes": self.equilibrium.passes,
+            "leader": self.leader,
+            "competition": self.competition,
+        }
+
+
+def solve(
+    game: Game | None = None,
+    *,
+    leader: Leader = "anticipating",
+    competition: Competition = "mean-field",
+    algorithm1: Algorithm1 | None = None,
+    progress: Progress = lambda _: None,
+) -> Plan:
+    """The server's best payment and conservation rate, and the clients' equilibrium there.
+
+    Args:
+        game: what to solve; the paper's defaults if left out.
+        leader: `anticipating` minimises the cost at the clients' true equilibrium; `algorithm1` is
+            the paper's loop.
+        competition: `mean-field` (the paper: a client takes φ as given) or `exact` (it sees its
+            own influence).
+        algorithm1: how the paper's loop searches and stops.
+        progress: told the share of the work that is done.
+
+    >>> plan = solve(Game(num_rounds=20))
+    >>> plan.server_cost.total < plan.no_update_cost
+    True
+    """
+    game = game or Game()
+    chosen = Method(leader=leader, competition=competition)
+    if chosen.leader == "algorithm1":
+        choice, trace = leaders.algorithm1(game, competition, algorithm1, progress)
+        return _plan(game, choice.payment, choice.conservation_rate, competition, leader, trace)
+    choice = leaders.anticipating(game, competition, progress)
+    plan = _plan(game, choice.payment, choice.conservation_rate, competition, leader)
+    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
+    if idle and plan.no_update_cost < plan.server_cost.total:
+        return _plan(game, 0.0, 1.0, competition, leader)
+    return plan
+
+
+def equilibrium(
+    game: Game | None = None,
+    *,
+    payment: float,
+    conservation_rate: float,
+    competition: Competition = "mean-field",
+) -> Plan:
+    """The clients' equilibrium for a given payment R per round and conservation rate θ."""
+    game = game or Game()
+    offer = Offer(payment=payment, conservation_rate=conservation_rate)
+    chosen = Method(competition=competition)
+    return _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
+
+
+def certify(plan: Plan) -> Certificate:
+    """Judge a plan client by client, independently of the solvers; see `Certificate`."""
+    clients = plan.game.clients
+
+    def add_up(part: slice) -> Array:
+        chosen = clients.take(part)
+        return np.asarray(plan.trajectories_of(chosen)[0] @ chosen.multiplicity)
+
+    total = np.sum(in_order(add_up, clients.size), axis=0)
+
+    def judge(part: slice) -> Any:
+        chosen = clients.take(part)
+        profile = plan.trajectories_of(chosen)
+        rate = plan.conservation_rate
+        return examine(chosen, plan.payment, rate, total, *profile, plan.competition)
+
+    return conclude(in_order(judge, clients.size), total, plan.competition)
+
+
+def _plan(
+    game: Game,
+    payment: float,
+    conservation_rate: float,
+    competition: Competition,
+    leader: str,
+    trace: Trace | None = None,
+) -> Plan:
+    found = find_equilibrium(
+        game.clients, game.num_rounds, payment, conservation_rate, competition
+    )
+    plan = Plan(game, payment, conservation_rate, found, competition, leader, trace)
+    _check_capacity(plan)
+    return plan
+
+
+def _check_capacity(plan: Plan) -> None:
+    clients = plan.game.clients
+    if not np.isfinite(clients.capacity).any():
+        return
+
+    def overflow(part: slice) -> tuple[int, int, float] | None:
+        chosen = clients.take(part)
+        held, _ = plan.trajectories_of(chosen)
+        excess = np.argwhere(held.T > chosen.capacity[:, None] * (1 + 1e-9))
+        if not excess.size:
+            return None
+        k, t = excess[0]
+        return part.start + int(k), int(t), float(held[t, k])
+
+    for found in in_order(overflow, clients.size):
+        if found:
+            k, t, held = found
+            raise CapacityError(
+                f"capacity must hold the plan, got {clients.capacity[k]:g} for client {k}, which "
+                f"would hold {held:,.0f} samples in round {t}: raise its capacity or lower the "
+                f"payment (payment_range)"
+            )
+
+
+def _outcomes(plan: Plan, clients: Clients, seed: int) -> Array:
+    payment, rate, num_rounds = plan.payment, plan.conservation_rate, plan.game.num_rounds
+    held, collected = plan.trajectories_of(clients)
+    start = clients.initial_volume
+    total = plan.total_volume[:, None]
+
+    def utility(volume: Array, collection: Array) -> Array:
+        own = volume - held if plan.competition == "exact" else 0.0
+        moved = np.broadcast_to(total + own, volume.shape)
+        return client_utility(clients, payment, volume, collection, moved)
+
+    return np.stack(
+        [
+            client_payment(payment, held, plan.total_volume).sum(axis=0),
+            utility(held, collected),
+            utility(*zero_strategy(start, num_rounds, rate)),
+            utility(*random_strategy(start, collected, rate, seed)),
+            collected.sum(axis=0),
+            held[-1],
+        ]
+    )

@@ -1,0 +1,299 @@
+"""The clients of a federation: what each one holds at the start and what its work costs.
+
+A population is five vectors over clients. They come from numbers, lists, seeded distributions or a
+CSV file, and are checked together in one place. `compress` represents a large population by a few
+weighted types, on which a search is as good and far cheaper.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.errors import InputError
+from dufl.inputs import Inputs, NonNegative, Number, Positive
+
+Vector = npt.NDArray[np.float64]
+Values = float | Sequence[float] | Vector
+
+COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
+_REQUIRED = COLUMNS[:3]
+_RULES = {
+    "initial_volume": (">= 0", lambda v: v >= 0),
+    "collection_cost": ("> 0", lambda v: v > 0),
+    "training_cost": (">= 0", lambda v: v >= 0),
+    "initial_staleness": (">= 1", lambda v: v >= 1),
+    "capacity": ("> 0", lambda v: v > 0),
+}
+
+
+class Uniform(Inputs):
+    """A draw per client from [low, high]; `scale = "log"` makes its logarithm uniform instead."""
+
+    low: Number
+    high: Number
+    scale: Literal["linear", "log"] = "linear"
+
+    def model_post_init(self, _: Any) -> None:
+        if self.low > self.high:
+            raise InputError.of("low", "<= high", f"low {self.low:g} and high {self.high:g}")
+        if self.scale == "log" and self.low <= 0:
+            raise InputError.of("low", '> 0 with scale = "log"', f"{self.low:g}")
+
+    def draw(self, generator: np.random.Generator, count: int) -> Vector:
+        """One value for each of `count` clients."""
+        if self.scale == "log":
+            return np.exp(generator.uniform(math.log(self.low), math.log(self.high), count))
+        return generator.uniform(self.low, self.high, count)
+
+
+class LogNormal(Inputs):
+    """A draw per client around `median`, whose logarithm has standard deviation `spread`."""
+
+    median: Positive
+    spread: NonNegative
+
+    def draw(self, generator: np.random.Generator, count: int) -> Vector:
+        """One value for each of `count` clients."""
+        return self.median * np.exp(self.spread * generator.standard_normal(count))
+
+
+Distribution = Uniform | LogNormal
+PAPER_COLLECTION_COST = Uniform(low=1e-4, high=1e-3)
+PAPER_TRAINING_COST = Uniform(low=5e-6, high=5e-5)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Clients:
+    """N clients: initial volume D_k(0), collection cost α_k and training cost β_k of each.
+
+    A number holds for every client, a sequence has one entry a client.
+
+    Attributes:
+        initial_volume: D_k(0), samples held before round 0.
+        collection_cost: α_k, money per squared sample collected in a round.
+        training_cost: β_k, money per squared sample trained on in a round.
+        initial_staleness: S_k(0); 1 at the start, more when planning again in mid-course.
+        capacity: the most samples the buffer takes; infinite if there is no limit.
+        multiplicity: how many alike clients each entry stands for; 1 but in a compressed population.
+
+    >>> Clients([100, 200], collection_cost=1e-3, training_cost=1e-5).size
+    2
+    """
+
+    initial_volume: Vector
+    collection_cost: Vector
+    training_cost: Vector
+    initial_staleness: Vector
+    capacity: Vector
+    multiplicity: Vector
+
+    def __init__(
+        self,
+        initial_volume: Values,
+        collection_cost: Values,
+        training_cost: Values,
+        initial_staleness: Values = 1.0,
+        capacity: Values = math.inf,
+        *,
+        count: int | None = None,
+        multiplicity: Values = 1.0,
+        allow_empty: bool = False,
+    ) -> None:
+        given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
+        columns = {name: _vector(name, v) for name, v in zip(COLUMNS, given, strict=True)}
+        columns["multiplicity"] = _vector("multiplicity", multiplicity)
+        size = count if count is not None else max(v.size for v in columns.values())
+        if size < 1:
+            raise InputError.of("count", ">= 1", size)
+        for name, values in columns.items():
+            object.__setattr__(self, name, _spread(name, values, size))
+        for name in COLUMNS:
+            _check(name, getattr(self, name))
+        if not allow_empty and not self.initial_volume.any():
+            raise InputError(
+                "initial_volume must be > 0 for at least one client, got 0 for all: "
+                "with no data at all there is nothing to train on in round 0"
+            )
+
+    @classmethod
+    def draw(
+        cls,
+        count: int = 15,
+        seed: int = 0,
+        *,
+        initial_volume: Values | Distribution = 1000.0,
+        collection_cost: Values | Distribution = PAPER_COLLECTION_COST,
+        training_cost: Values | Distribution = PAPER_TRAINING_COST,
+        initial_staleness: Values | Distribution = 1.0,
+        capacity: Values | Distribution = math.inf,
+    ) -> "Clients":
+        """Clients drawn from distributions; by default the paper's.
+
+        One generator draws the columns one after the other: collection costs, training costs,
+        initial volumes, initial staleness, capacities.
+        """
+        if count < 1:
+            raise InputError.of("count", ">= 1", count)
+        generator = np.random.default_rng(seed)
+
+        def column(values: Values | Distribution) -> Values:
+            return values.draw(generator, count) if isinstance(values, Distribution) else values
+
+        collecting, training = column(collection_cost), column(training_cost)
+        columns = (column(initial_volume), collecting, training)
+        return cls(*columns, column(initial_staleness), column(capacity), count=count)
+
+    @classmethod
+    def from_csv(cls, path: str | Path) -> "Clients":
+        """Clients from a CSV file with one line a client and the columns named as in `COLUMNS`."""
+        return cls(**_read_csv(Path(path)))
+
+    @property
+    def size(self) -> int:
+        """The number of entries: clients, or types in a compressed population."""
+        return int(self.initial_volume.size)
+
+    @cached_property
+    def num_clients(self) -> float:
+        """N, the number of clients that the entries stand for."""
+        return float(self.multiplicity.sum())
+
+    @cached_property
+    def initial_total(self) -> float:
+        """φ(0), the samples held by all clients before round 0."""
+        return float(self.multiplicity @ self.initial_volume)
+
+    @cached_property
+    def initial_mean_staleness(self) -> float:
+        """The mean staleness of all samples in round 0, weighted by volume."""
+        held = self.multiplicity * self.initial_volume
+        return float(held @ self.initial_staleness / held.sum())
+
+    def take(self, which: slice) -> "Clients":
+        """The clients in a slice, without checking them again."""
+        part = object.__new__(Clients)
+        for name in (*COLUMNS, "multiplicity"):
+            object.__setattr__(part, name, getattr(self, name)[which])
+        return part
+
+
+def compress(clients: Clients, size: int) -> Clients:
+    """Represent a population by at most `size` weighted types of nearly alike clients.
+
+    Cells of equal weight come from halving the population again and again along the feature that
+    varies most (costs on a logarithmic scale). A cell's type has its mean volume, so that totals
+    are kept exactly, and its mean costs: the error is of second order in the width of a cell.
+    """
+    if clients.size <= size:
+        return clients
+    features = _features(clients)
+    cells = [np.arange(clients.size)]
+    while len(cells) * 2 <= size:
+        cells = [half for cell in cells for half in _halve(features, cell)]
+    order, sizes = np.concatenate(cells), np.array([cell.size for cell in cells])
+    starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    weight = clients.multiplicity[order]
+    total = np.add.reduceat(weight, starts)
+
+    def mean(values: Vector) -> Vector:
+        return np.asarray(np.add.reduceat(weight * values[order], starts) / total)
+
+    volume = mean(clients.initial_volume)
+    aged = mean(clients.initial_volume * clients.initial_staleness)
+    return Clients(
+        volume,
+        1 / mean(1 / clients.collection_cost),
+        mean(clients.training_cost),
+        np.divide(aged, volume, out=np.ones_like(volume), where=volume > 0),
+        multiplicity=total,
+    )
+
+
+def _features(clients: Clients) -> Vector:
+    """What makes clients behave differently, each feature scaled to unit variance."""
+    cost = clients.training_cost
+    floor = cost[cost > 0].min() if (cost > 0).any() else 1.0
+    raw = [
+        np.log(clients.collection_cost),
+        np.log(np.maximum(cost, 0.1 * floor)),
+        clients.initial_volume,
+        clients.initial_volume * clients.initial_staleness,
+    ]
+    kept = [(v - v.mean()) / v.std() for v in raw if v.std() > 1e-12 * (1 + abs(v.mean()))]
+    return np.array(kept) if kept else np.zeros((1, clients.size))
+
+
+def _halve(features: Vector, cell: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    if cell.size < 2:
+        return [cell]
+    axis = int(np.argmax(features[:, cell].var(axis=1)))
+    middle = cell.size // 2
+    order = np.argpartition(features[axis, cell], middle)
+    return [cell[order[:middle]], cell[order[middle:]]]
+
+
+def _vector(name: str, values: Values) -> Vector:
+    try:
+        return np.atleast_1d(np.asarray(values, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise InputError.of(name, "a number or a list of numbers", repr(values)) from None
+
+
+def _spread(name: str, values: Vector, size: int) -> Vector:
+    if values.ndim != 1 or values.size not in (1, size):
+        raise InputError.of(name, f"one number or a list of {size}, one a client", values.size)
+    spread = np.array(np.broadcast_to(values, size))
+    spread.flags.writeable = False
+    return spread
+
+
+def _check(name: str, values: Vector) -> None:
+    rule, holds = _RULES[name]
+    finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
+    wrong = ~(finite & holds(values))
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        rule = rule if finite[k] else "a finite number"
+        raise InputError.of(name, rule, f"{values[k]:g} for client {k}")
+
+
+def _read_csv(path: Path) -> dict[str, list[float]]:
+    try:
+        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
+    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    if len(rows) < 2:
+        raise InputError(f"{path} must have a header and at least one client, got {len(rows)} lines")
+    header = [name.strip() for name in rows[0]]
+    for name in _REQUIRED:
+        if name not in header:
+            raise InputError(f"{path} must have a column {name}, got {', '.join(header)}")
+    for name in header:
+        if name not in COLUMNS:
+            raise InputError(f"{path} must have no column but {', '.join(COLUMNS)}, got {name!r}")
+    if len(set(header)) < len(header):
+        raise InputError(f"{path} must name each column once, got {', '.join(header)}")
+    table: dict[str, list[float]] = {name: [] for name in header}
+    for line, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise InputError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
+        for name, cell in zip(header, row, strict=True):
+            table[name].append(_cell(path, line, name, cell))
+    return table
+
+
+def _cell(path: Path, line: int, name: str, cell: str) -> float:
+    if name == "capacity" and not cell.strip():
+        return math.inf  # an empty cell: no limit
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None

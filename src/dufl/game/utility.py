@@ -1,0 +1,113 @@
+"""What a plan is worth: to a client, to the server, and to the model. Optimises nothing.
+
+    payment to a client   P_k(t) = R·D_k(t)/φ(t)
+    cost of a client      C_k(t) = α_k·Δ_k(t)² + β_k·D_k(t)²
+    utility of a client   U_k = Σ_t [P_k(t) − C_k(t)]
+    cost of the server    U = Σ_t [γ·R + (1−γ)·κ1^{T−1−t}·(κ2·N·ψ²/φ(t) + κ3·σ²·S(t))]
+    Theorem 1             E[F(w(T)) − F*] ≤ κ1^T·E[F(w(0)) − F*]
+                                            + Σ_t κ1^{T−1−t}·[κ2·N·ψ²/φ(t) + κ3·σ²·S(t) + Ω_t]
+
+where φ(t) = Σ_k D_k(t) is the total volume and S(t) = Σ_k D_k(t)·S_k(t)/φ(t) the mean staleness.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.game.dynamics import Array, staleness
+from dufl.game.parameters import Game
+from dufl.game.population import Clients
+
+
+@dataclass(frozen=True)
+class ServerCost:
+    """The server's cost in every round, by term."""
+
+    payment: Array
+    volume: Array
+    staleness: Array
+
+    @property
+    def per_round(self) -> Array:
+        """The cost of each round."""
+        return self.payment + self.volume + self.staleness
+
+    @property
+    def total(self) -> float:
+        """U, the cost over all rounds."""
+        return float(self.per_round.sum())
+
+
+def client_payment(payment: float, volume: Array, total_volume: Array) -> Array:
+    """P_k(t): a client is paid by its share of the total volume; nobody holds any, nobody is paid."""
+    total = total_volume if total_volume.ndim == volume.ndim else total_volume[:, None]
+    paid = np.zeros_like(volume)
+    return np.divide(payment * volume, total, out=paid, where=total > 0)
+
+
+def client_cost(clients: Clients, volume: Array, collection: Array) -> Array:
+    """C_k(t): collecting and training cost the square of what is collected and held."""
+    return clients.collection_cost * collection**2 + clients.training_cost * volume**2
+
+
+def client_utility(
+    clients: Clients, payment: float, volume: Array, collection: Array, total_volume: Array
+) -> Array:
+    """U_k of every client, over all rounds."""
+    earned = client_payment(payment, volume, total_volume) - client_cost(clients, volume, collection)
+    return np.asarray(earned.sum(axis=0))
+
+
+def server_cost(
+    game: Game, payment: float, conservation_rate: float, total_volume: Array
+) -> ServerCost:
+    """U by round and term, from the totals alone; infinite where there is no data at all."""
+    volume_loss, staleness_loss = _accuracy_loss(game, conservation_rate, total_volume)
+    weight = 1 - game.payment_weight
+    return ServerCost(
+        payment=np.full(game.num_rounds, game.payment_weight * payment),
+        volume=weight * volume_loss,
+        staleness=weight * staleness_loss,
+    )
+
+
+def convergence_bound(
+    game: Game,
+    conservation_rate: float,
+    total_volume: Array,
+    initial_gap: float,
+    drift: npt.ArrayLike = 0.0,
+) -> float:
+    """Theorem 1's upper bound on E[F(w(T)) − F*].
+
+    Args:
+        game: with the weights κ of the problem (see `convergence_weights`).
+        conservation_rate: θ.
+        total_volume: φ(t).
+        initial_gap: E[F(w(0)) − F*].
+        drift: Ω_t, by how much the loss of one model differs between rounds' data; 0 if the
+            distribution of the data stands still.
+    """
+    forgotten = _forgetting(game)
+    noise = sum(_accuracy_loss(game, conservation_rate, total_volume))
+    return float(game.decay**game.num_rounds * initial_gap + np.sum(noise + forgotten * drift))
+
+
+def _accuracy_loss(
+    game: Game, conservation_rate: float, total_volume: Array
+) -> tuple[Array, Array]:
+    """Terms (2) and (3) of Theorem 1, by round, with their weight κ1^{T−1−t}."""
+    forgotten = _forgetting(game)
+    clients = game.clients
+    noise = game.volume_weight * clients.num_clients * game.sampling_noise**2
+    nothing = np.full_like(total_volume, np.inf)
+    volume_loss = np.divide(noise, total_volume, out=nothing, where=total_volume > 0)
+    mean_staleness = staleness(total_volume, conservation_rate, clients.initial_mean_staleness)
+    aged = game.staleness_weight * game.time_sensitivity**2 * mean_staleness
+    return forgotten * volume_loss, forgotten * aged
+
+
+def _forgetting(game: Game) -> Array:
+    """κ1^{T−1−t}: how much of a round's loss is left at the end."""
+    return np.asarray(game.decay ** np.arange(game.num_rounds - 1, -1, -1.0))

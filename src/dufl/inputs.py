@@ -1,0 +1,105 @@
+"""What every validated input shares: frozen, no unknown fields, and errors that are sentences.
+
+Pydantic finds the faults; this module words them as ``field must be rule, got value``.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from dufl.errors import InputError
+
+_RULES = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "list_type": "a list",
+    "string_type": "a text",
+    "model_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a pair [low, high]",
+    "literal_error": "one of {expected}",
+    "missing": "given",
+}
+
+
+def must_be(rule: str, holds: Callable[[Any], bool]) -> AfterValidator:
+    """A validator that says ``must be <rule>`` where `holds` is false."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise PydanticCustomError("rule", "{rule}", {"rule": rule})
+        return value
+
+    return AfterValidator(check)
+
+
+def _plain(value: object) -> object:
+    """A NumPy scalar as the Python number it holds; anything else as it is."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
+
+
+Number = Annotated[float, BeforeValidator(_plain), must_be("a finite number", math.isfinite)]
+NonNegative = Annotated[Number, must_be(">= 0", lambda v: v >= 0)]
+Positive = Annotated[Number, must_be("> 0", lambda v: v > 0)]
+Share = Annotated[Number, must_be("in [0, 1]", lambda v: 0 <= v <= 1)]
+Whole = Annotated[int, BeforeValidator(_plain)]
+Count = Annotated[Whole, must_be(">= 1", lambda v: v >= 1)]
+Seed = Annotated[Whole, must_be(">= 0", lambda v: v >= 0)]
+Interval = tuple[Number, Number]
+
+
+class Inputs(BaseModel):
+    """A frozen set of validated inputs; a broken rule raises `InputError`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as fault:
+            raise InputError(sentence(fault, type(self))) from None
+
+
+def sentence(fault: ValidationError, model: type[BaseModel]) -> str:
+    """The first fault of a validation as one sentence that names field, rule and value."""
+    error = fault.errors()[0]
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(str(error["loc"][-1]), model.model_fields)
+    if kind == "value_error":  # an InputError raised by a validator is a sentence already
+        return str(error["ctx"]["error"])
+    return f"{_field(error)} must be {_rule(error)}, got {_shown(error)}"
+
+
+def unknown_key(key: str, known: Mapping[str, object], where: str = "") -> str:
+    """The sentence for a key that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"unknown key {key!r}{where}: {advice}"
+
+
+def _field(error: ErrorDetails) -> str:
+    """The dotted name of the field, without the tags that pydantic adds to the path."""
+    parts = [str(p) for p in error["loc"] if isinstance(p, int) or p.isidentifier()]
+    return ".".join(parts) or "input"
+
+
+def _rule(error: ErrorDetails) -> str:
+    if error["type"] == "rule":
+        return error["msg"]
+    if error["type"] in ("too_short", "too_long"):
+        return "a pair [low, high]"
+    return _RULES.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
+
+
+def _shown(error: ErrorDetails) -> str:
+    return "nothing" if error["type"] == "missing" else repr(error["input"])
