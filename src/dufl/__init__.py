@@ -1,1 +1,75 @@
-"""DUFL."""
+"""DUFL: plan, pay for and train on fresh data in federated learning.
+
+It implements T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in Federated Learning*
+(ECAI 2025), and goes beyond it.
+
+>>> import dufl
+>>> plan = dufl.solve(dufl.Game(num_rounds=20, time_sensitivity=1.0))
+>>> dufl.certify(plan).holds()
+True
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dufl.errors import CapacityError, DuflError, InputError, MissingExtraError
+    from dufl.game.certificate import Certificate, certify_profile
+    from dufl.game.client import best_response
+    from dufl.game.leader import Algorithm1
+    from dufl.game.parameters import Game, convergence_weights
+    from dufl.game.plan import Plan, certify, equilibrium, solve
+    from dufl.game.population import Clients, LogNormal, Uniform
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Algorithm1": "dufl.game.leader",
+    "CapacityError": "dufl.errors",
+    "Certificate": "dufl.game.certificate",
+    "Clients": "dufl.game.population",
+    "DuflError": "dufl.errors",
+    "Game": "dufl.game.parameters",
+    "InputError": "dufl.errors",
+    "LogNormal": "dufl.game.population",
+    "MissingExtraError": "dufl.errors",
+    "Plan": "dufl.game.plan",
+    "Uniform": "dufl.game.population",
+    "best_response": "dufl.game.client",
+    "certify": "dufl.game.plan",
+    "certify_profile": "dufl.game.certificate",
+    "convergence_weights": "dufl.game.parameters",
+    "equilibrium": "dufl.game.plan",
+    "solve": "dufl.game.plan",
+}
+
+__all__ = [
+    "Algorithm1",
+    "CapacityError",
+    "Certificate",
+    "Clients",
+    "DuflError",
+    "Game",
+    "InputError",
+    "LogNormal",
+    "MissingExtraError",
+    "Plan",
+    "Uniform",
+    "best_response",
+    "certify",
+    "certify_profile",
+    "convergence_weights",
+    "equilibrium",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home when it is first used, so that `import dufl` is instant."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dufl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -58,9 +58,7 @@ Interval = tuple[Number, Number]
 class Inputs(BaseModel):
     """A frozen set of validated inputs; a broken rule raises `InputError`."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -1,0 +1,1 @@
+"""Configuration files, run directories and what is kept in them."""

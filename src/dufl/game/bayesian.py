@@ -62,9 +62,7 @@ def minimise(
     return Choice(*_plain(low + width * points[best]), costs[best], evaluations)
 
 
-def expected_improvement(
-    process: GaussianProcessRegressor, candidates: Array, least: float
-) -> Array:
+def expected_improvement(process: GaussianProcessRegressor, candidates: Array, least: float) -> Array:
     """EI in closed form for each candidate, against the least value seen."""
     mean, deviation = process.predict(candidates, return_std=True)
     deviation = np.maximum(deviation, 1e-12)
@@ -82,7 +80,12 @@ def _fit(points: Array, values: Array, scales: Array) -> tuple[GaussianProcessRe
         return -value, -slope
 
     found = minimize(
-        unlikelihood, scales, jac=True, method="L-BFGS-B", bounds=_LOG_BOUNDS, options={"maxiter": 15}
+        unlikelihood,
+        scales,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=_LOG_BOUNDS,
+        options={"maxiter": 15},
     )
     best = kernel.clone_with_theta(found.x)
     fitted = GaussianProcessRegressor(best, alpha=NUGGET, optimizer=None).fit(points, values)
@@ -98,9 +101,9 @@ def _candidates(incumbent: Array, generator: np.random.Generator) -> Array:
 
 
 def _logarithm(costs: Array) -> Array:
-    """log U, cut off where it is far above the least: there only "bad" matters, not how bad."""
+    """Log U, cut off where it is far above the least: there only "bad" matters, not how bad."""
     values = np.log(np.maximum(costs, 1e-300))
-    return np.minimum(values, values.min() + FAR)
+    return np.asarray(np.minimum(values, values.min() + FAR))
 
 
 def _plain(point: Array) -> tuple[float, float]:

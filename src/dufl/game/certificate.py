@@ -101,9 +101,7 @@ def certify_profile(
         if values.shape != shape:
             raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
     total = volume @ game.clients.multiplicity
-    found = examine(
-        game.clients, payment, conservation_rate, total, volume, collection, competition
-    )
+    found = examine(game.clients, payment, conservation_rate, total, volume, collection, competition)
     return conclude([found], total, competition)
 
 
@@ -139,9 +137,7 @@ def examine(
     return Findings(columns, best_total)
 
 
-def conclude(
-    findings: Sequence[Findings], total_volume: Array, competition: Competition
-) -> Certificate:
+def conclude(findings: Sequence[Findings], total_volume: Array, competition: Competition) -> Certificate:
     """The certificate from what was found about all clients, part by part."""
     law, kkt, fixed, influence, turnover = np.concatenate([f.columns for f in findings]).T
     best = np.sum([f.best_total for f in findings], axis=0)
@@ -157,8 +153,19 @@ def _largest(gain: Array, turnover: Array) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _examine(
-    payment, theta, initial, alpha, beta, weight, total, volume, collection, exact, columns, best_total
-):  # type: ignore[no-untyped-def]
+    payment: float,
+    theta: float,
+    initial: Array,
+    alpha: Array,
+    beta: Array,
+    weight: Array,
+    total: Array,
+    volume: Array,
+    collection: Array,
+    exact: bool,
+    columns: Array,
+    best_total: Array,
+) -> None:
     num_rounds, num_clients = volume.shape
     price, curvature = np.zeros(num_rounds), np.zeros(num_rounds)
     better, collected = np.empty(num_rounds), np.empty(num_rounds)
@@ -187,16 +194,28 @@ def _examine(
 
 
 @numba.njit(cache=True, nogil=True)
-def _law(theta, initial, held, gathered):  # type: ignore[no-untyped-def]
+def _law(
+    theta: float,
+    initial: float,
+    held: Array,
+    gathered: Array,
+) -> float:
     """The volume law and Δ >= 0, relative to the largest volume."""
     wrong = abs(held[0] - initial)
     for t in range(held.size - 1):
         wrong = max(wrong, abs(held[t + 1] - theta * held[t] - gathered[t]), -gathered[t])
-    return wrong / max(held.max(), 1e-300)
+    return float(wrong / max(held.max(), 1e-300))
 
 
 @numba.njit(cache=True, nogil=True)
-def _kkt(price, theta, alpha, beta, held, gathered):  # type: ignore[no-untyped-def]
+def _kkt(
+    price: Array,
+    theta: float,
+    alpha: float,
+    beta: float,
+    held: Array,
+    gathered: Array,
+) -> float:
     """max_t |2α·Δ(t) − [λ(t+1)]^+| with λ(t) = p(t) − 2β·D(t) + θ·λ(t+1), relative."""
     worth, wrong, scale = 0.0, 0.0, 0.0
     for t in range(held.size - 1, -1, -1):
@@ -207,7 +226,15 @@ def _kkt(price, theta, alpha, beta, held, gathered):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True, nogil=True)
-def _gain(price, beta, alpha, held, gathered, better, collected):  # type: ignore[no-untyped-def]
+def _gain(
+    price: Array,
+    beta: float,
+    alpha: float,
+    held: Array,
+    gathered: Array,
+    better: Array,
+    collected: Array,
+) -> float:
     """What `better` earns above `held` at fixed prices; a difference of products, not of sums."""
     gain = 0.0
     for t in range(held.size):
@@ -218,8 +245,17 @@ def _gain(price, beta, alpha, held, gathered, better, collected):  # type: ignor
 
 @numba.njit(cache=True, nogil=True)
 def _influence(
-    payment, theta, alpha, beta, initial, others, held, gathered, turnover, better
-):  # type: ignore[no-untyped-def]
+    payment: float,
+    theta: float,
+    alpha: float,
+    beta: float,
+    initial: float,
+    others: Array,
+    held: Array,
+    gathered: Array,
+    turnover: float,
+    better: Array,
+) -> float:
     """An upper bound of what a client gains that knows its influence; its deviation in `better`."""
     num_rounds = held.size
     price, curvature = np.zeros(num_rounds), np.zeros(num_rounds)
@@ -245,9 +281,7 @@ def _influence(
         while rise <= 0 and step > 1e-3:  # the way to the expansion's optimum leads up at first
             aim = now + step * (trial - now)
             collected_aim = collected_now + step * (collected - collected_now)
-            rise = _true_gain(
-                payment, beta, alpha, others, now, collected_now, aim, collected_aim
-            )
+            rise = _true_gain(payment, beta, alpha, others, now, collected_now, aim, collected_aim)
             step /= 2
         if rise <= 0:
             break
@@ -258,7 +292,16 @@ def _influence(
 
 
 @numba.njit(cache=True, nogil=True)
-def _true_gain(payment, beta, alpha, others, held, gathered, better, collected):  # type: ignore[no-untyped-def]
+def _true_gain(
+    payment: float,
+    beta: float,
+    alpha: float,
+    others: Array,
+    held: Array,
+    gathered: Array,
+    better: Array,
+    collected: Array,
+) -> float:
     """What `better` earns above `held` when the total moves with it."""
     gain = 0.0
     for t in range(held.size):

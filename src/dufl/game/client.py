@@ -71,9 +71,7 @@ def best_response(
         raise InputError.of("price", "two or more finite numbers, one a round", f"{price!r:.80}")
     if not 0 <= conservation_rate <= 1:
         raise InputError.of("conservation_rate", "in [0, 1]", conservation_rate)
-    clients = Clients(
-        initial_volume, collection_cost, training_cost, allow_empty=True
-    )
+    clients = Clients(initial_volume, collection_cost, training_cost, allow_empty=True)
     return trajectories(clients, prices, np.zeros_like(prices), conservation_rate)
 
 
@@ -186,8 +184,19 @@ def _answer(
 
 @numba.njit(cache=True, nogil=True)
 def _respond(
-    price, slope, theta, initial, alpha, beta, weight, first, total, held, collected, sensitivity
-):  # type: ignore[no-untyped-def]
+    price: Array,
+    slope: Array,
+    theta: float,
+    initial: Array,
+    alpha: Array,
+    beta: Array,
+    weight: Array,
+    first: int,
+    total: Array,
+    held: Array,
+    collected: Array,
+    sensitivity: Array,
+) -> None:
     """The best responses of some clients, block by block; adds up `total` = Σ_k w_k·D_k(t).
 
     `held` and `collected`, if not empty, receive the trajectories from column `first` on.
@@ -225,7 +234,17 @@ def _respond(
 
 
 @numba.njit(cache=True, nogil=True)
-def _sweep_backward(price, slope, theta, two_alpha, two_beta, free, a, b, gain):  # type: ignore[no-untyped-def]
+def _sweep_backward(
+    price: Array,
+    slope: Array,
+    theta: float,
+    two_alpha: Array,
+    two_beta: Array,
+    free: Array,
+    a: Array,
+    b: Array,
+    gain: Array,
+) -> None:
     """λ(t) = b(t) − a(t)·D(t) for the rounds that are free now."""
     last = price.size - 1
     for lane in range(LANES):
@@ -241,7 +260,14 @@ def _sweep_backward(price, slope, theta, two_alpha, two_beta, free, a, b, gain):
 
 
 @numba.njit(cache=True, nogil=True)
-def _sweep_forward(theta, a, b, gain, free, volume):  # type: ignore[no-untyped-def]
+def _sweep_forward(
+    theta: float,
+    a: Array,
+    b: Array,
+    gain: Array,
+    free: Array,
+    volume: Array,
+) -> float:
     """D; blocks the rounds whose Δ is negative and returns how many these are."""
     negative = np.zeros(LANES)
     for t in range(volume.shape[0] - 1):
@@ -252,11 +278,20 @@ def _sweep_forward(theta, a, b, gain, free, volume):  # type: ignore[no-untyped-
             free[t, lane] -= wrong
             negative[lane] += wrong
             volume[t + 1, lane] = kept + delta
-    return negative.sum()
+    return float(negative.sum())
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})  # sums over lanes as vectors
-def _add_sensitivity(price, slope, theta, share, factor, gain, volume, sensitivity):  # type: ignore[no-untyped-def]
+def _add_sensitivity(
+    price: Array,
+    slope: Array,
+    theta: float,
+    share: Array,
+    factor: Array,
+    gain: Array,
+    volume: Array,
+    sensitivity: Array,
+) -> None:
     """Add Σ_k w_k·∂D_k(t)/∂log φ(s) of one block.
 
     With the blocked rounds held, a price higher by dp(s) moves D(t) by G(min, min)·Π θ·f between

@@ -13,9 +13,19 @@ collected; then x = θ·D is put in and p(t) − c(t)·D added. No iteration, no
 import numba
 import numpy as np
 
+from dufl.game.dynamics import Array
+
 
 @numba.njit(cache=True, nogil=True)
-def best_deviation(price, curvature, theta, alpha, initial, volume, collection):  # type: ignore[no-untyped-def]
+def best_deviation(
+    price: Array,
+    curvature: Array,
+    theta: float,
+    alpha: float,
+    initial: float,
+    volume: Array,
+    collection: Array,
+) -> None:
     """The optimal `volume` and `collection` of one client, written into the given arrays."""
     num_rounds = price.size
     floor, ceiling = _reach(price, theta, alpha, initial)
@@ -46,7 +56,12 @@ def best_deviation(price, curvature, theta, alpha, initial, volume, collection):
 
 
 @numba.njit(cache=True, nogil=True)
-def _reach(price, theta, alpha, initial):  # type: ignore[no-untyped-def]
+def _reach(
+    price: Array,
+    theta: float,
+    alpha: float,
+    initial: float,
+) -> tuple[Array, Array]:
     """Bounds on the volume in every round: nothing collected; collected as if holding were free."""
     num_rounds = price.size
     worth = np.empty(num_rounds)
@@ -62,7 +77,17 @@ def _reach(price, theta, alpha, initial):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _one_round_back(knots, start, stop, price, curvature, theta, alpha, floor, ceiling):  # type: ignore[no-untyped-def]
+def _one_round_back(
+    knots: Array,
+    start: int,
+    stop: int,
+    price: float,
+    curvature: float,
+    theta: float,
+    alpha: float,
+    floor: float,
+    ceiling: float,
+) -> int:
     """Append the knots of λ_t, made from those of λ_{t+1} in start..stop; returns where they end."""
     end = stop
     if theta == 0.0:
@@ -83,14 +108,24 @@ def _one_round_back(knots, start, stop, price, curvature, theta, alpha, floor, c
                     price, curvature, theta, floor, ceiling,
                 )  # fmt: skip
         else:
-            end = _pull(
-                knots, stop, end, y, worth, slope, price, curvature, theta, floor, ceiling
-            )
+            end = _pull(knots, stop, end, y, worth, slope, price, curvature, theta, floor, ceiling)
     return end
 
 
 @numba.njit(cache=True, nogil=True)
-def _pull(knots, begin, end, x, worth, slope, price, curvature, theta, floor, ceiling):  # type: ignore[no-untyped-def]
+def _pull(
+    knots: Array,
+    begin: int,
+    end: int,
+    x: float,
+    worth: float,
+    slope: float,
+    price: float,
+    curvature: float,
+    theta: float,
+    floor: float,
+    ceiling: float,
+) -> int:
     """Append the knot at D = x/θ, unless no reachable volume needs it."""
     held = x / theta
     if held > ceiling and end > begin:
@@ -106,14 +141,26 @@ def _pull(knots, begin, end, x, worth, slope, price, curvature, theta, floor, ce
 
 
 @numba.njit(cache=True, nogil=True)
-def _put(knots, at, position, worth, slope):  # type: ignore[no-untyped-def]
+def _put(
+    knots: Array,
+    at: int,
+    position: float,
+    worth: float,
+    slope: float,
+) -> None:
     knots[at, 0] = position
     knots[at, 1] = worth
     knots[at, 2] = slope
 
 
 @numba.njit(cache=True, nogil=True)
-def _collect(knots, start, stop, alpha, kept):  # type: ignore[no-untyped-def]
+def _collect(
+    knots: Array,
+    start: int,
+    stop: int,
+    alpha: float,
+    kept: float,
+) -> float:
     """The volume y >= kept at which collecting one more costs what it is worth."""
     reached = kept
     for i in range(start, stop):

@@ -30,9 +30,7 @@ def volume(initial_volume: npt.ArrayLike, collection: Array, conservation_rate: 
     return held
 
 
-def staleness(
-    volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0
-) -> Array:
+def staleness(volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0) -> Array:
     """S_k(t) by the definition of the degree of staleness.
 
     With the volume law in it, the definition reads S(t) = 1 + share·S(t−1), where share is the part

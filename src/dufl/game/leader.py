@@ -16,14 +16,12 @@ import numpy as np
 
 from dufl.game.client import total_response
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import find_equilibrium, price_of
+from dufl.game.mean_field import TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
 from dufl.game.population import compress
-from dufl.game.search import Choice, Progress, Square, minimise
+from dufl.game.search import Choice, Cost, Progress, Square, minimise
 from dufl.game.utility import server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
-
-TYPES = 1024  # the search runs on at most so many types of clients
 
 
 class Algorithm1(Inputs):
@@ -70,26 +68,27 @@ def anticipating(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Choice:
     """The (R, θ) with the least cost at the clients' equilibrium; no update where that is less."""
-    sample = game.replace(clients=compress(game.clients, TYPES))
-    last: list[Array] = []  # the equilibrium found before is where the next one starts
-
-    def cost(payment: float, rate: float, tolerance: float) -> float:
-        found = find_equilibrium(
-            sample.clients,
-            sample.num_rounds,
-            payment,
-            rate,
-            competition,
-            last[0] if last and payment > 0 else None,
-            tolerance,
-        )
-        if payment > 0:
-            last[:] = [found.total_volume]
-        return server_cost(sample, payment, rate, found.total_volume).total
-
-    square = Square(game.payment_range, game.conservation_range)
-    best = minimise(cost, square, progress)
+    cost = _anticipated_cost(game, competition)
+    best = minimise(cost, Square(game.payment_range, game.conservation_range), progress)
     return _or_no_payment(game, cost, best)
+
+
+def cost_surface(
+    game: Game,
+    payments: Array,
+    conservation_rates: Array,
+    competition: Competition = "mean-field",
+    progress: Progress = lambda _: None,
+) -> Array:
+    """U at the clients' equilibrium for every pair; of shape (payments, conservation rates)."""
+    cost = _anticipated_cost(game, competition)
+    surface = np.empty((payments.size, conservation_rates.size))
+    for i, payment in enumerate(payments):
+        # there and back, so that each equilibrium starts from a neighbour's
+        for j in range(conservation_rates.size)[:: 1 if i % 2 == 0 else -1]:
+            surface[i, j] = cost(float(payment), float(conservation_rates[j]), 1e-6)
+        progress((i + 1) / payments.size)
+    return surface
 
 
 def algorithm1(
@@ -127,6 +126,23 @@ def no_update_cost(game: Game) -> float:
     """The cost of paying nothing and keeping everything: R = 0, θ = 1."""
     total = np.full(game.num_rounds, game.clients.initial_total)
     return server_cost(game, 0.0, 1.0, total).total
+
+
+def _anticipated_cost(game: Game, competition: Competition) -> Cost:
+    """The server's cost at the clients' true equilibrium, on a compressed population."""
+    sample = game.replace(clients=compress(game.clients, TYPES))
+    last: list[Array] = []  # the equilibrium found before is where the next one starts
+
+    def cost(payment: float, rate: float, tolerance: float) -> float:
+        start = last[0] if last else None
+        found = find_equilibrium(
+            sample.clients, sample.num_rounds, payment, rate, competition, start, tolerance
+        )
+        if payment > 0:
+            last[:] = [found.total_volume]
+        return server_cost(sample, payment, rate, found.total_volume).total
+
+    return cost
 
 
 def _believed_cost(
@@ -169,7 +185,7 @@ def _search(
     return _or_no_payment(game, lambda payment, rate, _: cost(payment, rate), found)
 
 
-def _or_no_payment(game: Game, cost: Callable[[float, float, float], float], best: Choice) -> Choice:
+def _or_no_payment(game: Game, cost: Cost, best: Choice) -> Choice:
     """The better of a choice and of paying the least while keeping the most: no update, if allowed."""
     payment, rate = game.payment_range[0], game.conservation_range[1]
     idle = cost(payment, rate, 1e-9)

@@ -33,7 +33,7 @@ from dufl.game.population import Clients, compress
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
-TYPES = 256  # in the compressed population that lends its derivative
+TYPES = 256  # in the compressed population on which searches run and which lends its derivative
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class Equilibrium:
     converged: bool
 
 
-def price_of(
-    payment: float, announced_volume: Array, competition: Competition
-) -> tuple[Array, Array]:
+def price_of(payment: float, announced_volume: Array, competition: Competition) -> tuple[Array, Array]:
     """The price of a sample R/φ(t), and by how much a client's own volume lowers it."""
     nothing = np.zeros_like(announced_volume)
     if payment == 0:
@@ -97,9 +95,7 @@ def find_equilibrium(
         return Equilibrium(held, held, 0.0, 1, True)
     types = compress(clients, TYPES) if clients.size > 4 * TYPES else clients
     if start is None and types is not clients:
-        rough = find_equilibrium(
-            types, num_rounds, payment, conservation_rate, competition, None, tolerance
-        )
+        rough = find_equilibrium(types, num_rounds, payment, conservation_rate, competition, None, tolerance)
         start = rough.announced_volume
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
     guess[0] = clients.initial_total

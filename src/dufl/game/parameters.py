@@ -11,9 +11,7 @@ from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, m
 Competition = Literal["mean-field", "exact"]
 Rounds = Annotated[Whole, must_be(">= 2", lambda v: v >= 2)]
 Decay = Annotated[Positive, must_be("in (0, 1]", lambda v: v <= 1)]
-PaymentRange = Annotated[
-    Interval, must_be("[low, high] with 0 <= low <= high", lambda v: 0 <= v[0] <= v[1])
-]
+PaymentRange = Annotated[Interval, must_be("[low, high] with 0 <= low <= high", lambda v: 0 <= v[0] <= v[1])]
 ConservationRange = Annotated[
     Interval, must_be("[low, high] with 0 <= low <= high <= 1", lambda v: 0 <= v[0] <= v[1] <= 1)
 ]
@@ -93,9 +91,7 @@ class _Convexity(Inputs):
     learning_rate: Positive
 
 
-def convergence_weights(
-    strong_convexity: float, smoothness: float, learning_rate: float
-) -> dict[str, float]:
+def convergence_weights(strong_convexity: float, smoothness: float, learning_rate: float) -> dict[str, float]:
     """Theorem 1's weights κ1 = 1 + 4μβη² − 2μη, κ2 = 2βη², κ3 = βη².
 
     Args:
@@ -106,16 +102,12 @@ def convergence_weights(
     Returns:
         `decay`, `volume_weight` and `staleness_weight`, ready for `Game(**...)`.
     """
-    given = _Convexity(
-        strong_convexity=strong_convexity, smoothness=smoothness, learning_rate=learning_rate
-    )
+    given = _Convexity(strong_convexity=strong_convexity, smoothness=smoothness, learning_rate=learning_rate)
     mu, beta, eta = given.strong_convexity, given.smoothness, given.learning_rate
     if mu > beta:
         raise InputError.of("strong_convexity", f"<= smoothness = {beta:g}", f"{mu:g}")
     if eta > 1 / (2 * beta):
-        raise InputError.of(
-            "learning_rate", f"<= 1/(2 * smoothness) = {1 / (2 * beta):g}", f"{eta:g}"
-        )
+        raise InputError.of("learning_rate", f"<= 1/(2 * smoothness) = {1 / (2 * beta):g}", f"{eta:g}")
     return {
         "decay": 1 + 4 * mu * beta * eta**2 - 2 * mu * eta,
         "volume_weight": 2 * beta * eta**2,

@@ -1,8 +1,8 @@
 """From a game to a plan: the one entry to the mathematics.
 
-    solve        the server's best (R, θ) and the clients' equilibrium there
-    equilibrium  the clients' equilibrium for a given (R, θ)
-    certify      an independent proof of how good the clients' part of a plan is
+solve        the server's best (R, θ) and the clients' equilibrium there
+equilibrium  the clients' equilibrium for a given (R, θ)
+certify      an independent proof of how good the clients' part of a plan is
 """
 
 from dataclasses import dataclass
@@ -248,9 +248,7 @@ def _plan(
     leader: str,
     trace: Trace | None = None,
 ) -> Plan:
-    found = find_equilibrium(
-        game.clients, game.num_rounds, payment, conservation_rate, competition
-    )
+    found = find_equilibrium(game.clients, game.num_rounds, payment, conservation_rate, competition)
     plan = Plan(game, payment, conservation_rate, found, competition, leader, trace)
     _check_capacity(plan)
     return plan
@@ -264,7 +262,7 @@ def _check_capacity(plan: Plan) -> None:
     def overflow(part: slice) -> tuple[int, int, float] | None:
         chosen = clients.take(part)
         held, _ = plan.trajectories_of(chosen)
-        excess = np.argwhere(held.T > chosen.capacity[:, None] * (1 + 1e-9))
+        excess = np.argwhere(chosen.capacity[:, None] * (1 + 1e-9) < held.T)
         if not excess.size:
             return None
         k, t = excess[0]

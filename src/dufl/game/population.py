@@ -7,7 +7,7 @@ weighted types, on which a search is as good and far cheaper.
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ Values = float | Sequence[float] | Vector
 
 COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
 _REQUIRED = COLUMNS[:3]
-_RULES = {
+_RULES: dict[str, tuple[str, Callable[[Vector], Any]]] = {
     "initial_volume": (">= 0", lambda v: v >= 0),
     "collection_cost": ("> 0", lambda v: v > 0),
     "training_cost": (">= 0", lambda v: v >= 0),
@@ -41,6 +41,7 @@ class Uniform(Inputs):
     scale: Literal["linear", "log"] = "linear"
 
     def model_post_init(self, _: Any) -> None:
+        """Check the bounds against each other."""
         if self.low > self.high:
             raise InputError.of("low", "<= high", f"low {self.low:g} and high {self.high:g}")
         if self.scale == "log" and self.low <= 0:
@@ -180,7 +181,9 @@ class Clients:
         """The clients in a slice, without checking them again."""
         part = object.__new__(Clients)
         for name in (*COLUMNS, "multiplicity"):
-            object.__setattr__(part, name, getattr(self, name)[which])
+            values = np.ascontiguousarray(getattr(self, name)[which])
+            values.flags.writeable = False
+            object.__setattr__(part, name, values)
         return part
 
 
@@ -264,7 +267,7 @@ def _check(name: str, values: Vector) -> None:
         raise InputError.of(name, rule, f"{values[k]:g} for client {k}")
 
 
-def _read_csv(path: Path) -> dict[str, list[float]]:
+def _read_csv(path: Path) -> dict[str, Any]:
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as fault:

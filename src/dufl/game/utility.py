@@ -59,9 +59,7 @@ def client_utility(
     return np.asarray(earned.sum(axis=0))
 
 
-def server_cost(
-    game: Game, payment: float, conservation_rate: float, total_volume: Array
-) -> ServerCost:
+def server_cost(game: Game, payment: float, conservation_rate: float, total_volume: Array) -> ServerCost:
     """U by round and term, from the totals alone; infinite where there is no data at all."""
     volume_loss, staleness_loss = _accuracy_loss(game, conservation_rate, total_volume)
     weight = 1 - game.payment_weight
@@ -90,13 +88,12 @@ def convergence_bound(
             distribution of the data stands still.
     """
     forgotten = _forgetting(game)
-    noise = sum(_accuracy_loss(game, conservation_rate, total_volume))
-    return float(game.decay**game.num_rounds * initial_gap + np.sum(noise + forgotten * drift))
+    volume_loss, staleness_loss = _accuracy_loss(game, conservation_rate, total_volume)
+    noise = volume_loss + staleness_loss
+    return float(game.decay**game.num_rounds * initial_gap + np.sum(noise + forgotten * np.asarray(drift)))
 
 
-def _accuracy_loss(
-    game: Game, conservation_rate: float, total_volume: Array
-) -> tuple[Array, Array]:
+def _accuracy_loss(game: Game, conservation_rate: float, total_volume: Array) -> tuple[Array, Array]:
     """Terms (2) and (3) of Theorem 1, by round, with their weight κ1^{T−1−t}."""
     forgotten = _forgetting(game)
     clients = game.clients

@@ -1,0 +1,47 @@
+"""Options and progress that the commands share."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[
+    Path | None,
+    typer.Argument(help="The TOML file; without one, the paper's defaults.", show_default=False),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value of the file, e.g. --set game.num_rounds=50. Repeatable.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write results and figures there.", show_default=False),
+]
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str], Callable[[float], None]]]:
+    """Begin named tasks on one bar: `advance = begin("searching")`, then `advance(0.5)`.
+
+    It is drawn on stderr, only on a terminal, and leaves nothing behind.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def begin(name: str) -> Callable[[float], None]:
+            task = bar.add_task(name, total=1.0)
+            return lambda share: bar.update(task, completed=share)
+
+        yield begin

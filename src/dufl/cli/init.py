@@ -1,0 +1,64 @@
+"""`dufl init`: a commented example to start from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dufl.errors import InputError
+
+EXAMPLE = """\
+# A federation and what its server wants. Every key is optional; the values here are the defaults,
+# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it.
+
+[game]
+num_rounds = 100             # T
+time_sensitivity = 0.75      # σ: how much staleness hurts the task
+sampling_noise = 1.0         # ψ: how much a small volume hurts
+payment_weight = 1e-4        # γ: the weight of money against accuracy, in [0, 1]
+decay = 1.0                  # κ1   these three weigh rounds, volume and staleness;
+volume_weight = 1.0          # κ2   or give strong_convexity (μ), smoothness (β) and
+staleness_weight = 1e-2      # κ3   learning_rate (η <= 1/(2β)), from which Theorem 1 has them
+payment_range = [0, 500]     # R per round
+conservation_range = [0, 1]  # θ
+
+[clients]
+count = 15
+# Each of these is a number, a list with one entry a client, { low =, high = } (uniform; with
+# scale = "log" uniform in the logarithm), or { median =, spread = } (log-normal).
+initial_volume = 1000                              # D(0), samples
+collection_cost = { low = 1e-4, high = 1e-3 }      # α, money per squared sample collected
+training_cost = { low = 5e-6, high = 5e-5 }        # β, money per squared sample held
+# initial_staleness = 1.0    # S(0) in rounds; more than 1 to plan again in mid-course
+# capacity = 5000            # the most samples a buffer takes; a plan that needs more is refused
+seed = 0
+# file = "clients.csv"       # instead of all the above: one line a client, with the columns
+#                            # initial_volume, collection_cost, training_cost
+#                            # [, initial_staleness, capacity]
+
+[leader]
+method = "anticipating"      # or "algorithm1", the paper's loop
+competition = "mean-field"   # or "exact": each client sees its own influence on the total
+# For algorithm1 only:
+search = "bayesian"          # or "direct"
+evaluations = 30             # of the cost in one Bayesian search
+max_iterations = 20
+tolerance = 1e-4             # the largest relative change of the total volume that ends the loop
+damping = 0.0                # 0: the paper's plain update; 0.5 converges
+seed = 0
+"""
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("dufl.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented example file with the paper's defaults."""
+    from dufl.experiment.files import write_text
+
+    if file.exists() and not force:
+        raise InputError(f"{file} must not exist yet: give another name, or --force to replace it")
+    if not file.parent.is_dir():
+        raise InputError(f"{file} must be in a folder that exists, got {file.parent}")
+    write_text(file, EXAMPLE)
+    typer.echo(f"written: {file}\nnext: dufl plan {file}")

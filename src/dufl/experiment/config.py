@@ -1,0 +1,230 @@
+"""One TOML file describes a federation; `--set section.key=value` changes it from the outside.
+
+Sections are `[game]`, `[clients]` and `[leader]`; every key is optional. An unknown key is an error that
+names the nearest known one.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tomli_w
+from pydantic import BeforeValidator
+
+from dufl.errors import InputError
+from dufl.game.leader import Algorithm1
+from dufl.game.parameters import Competition, Game
+from dufl.game.plan import Leader
+from dufl.game.population import (
+    COLUMNS,
+    PAPER_COLLECTION_COST,
+    PAPER_TRAINING_COST,
+    Clients,
+    Distribution,
+    LogNormal,
+    Uniform,
+)
+from dufl.inputs import Count, Inputs, Seed, unknown_key
+
+Table = dict[str, Any]
+
+
+def _column(value: object) -> float | list[float] | Distribution:
+    """A number, a list of numbers or a distribution."""
+    if isinstance(value, Distribution):
+        return value
+    if isinstance(value, dict):
+        return LogNormal(**value) if "median" in value else Uniform(**value)
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers):
+        raise InputError(
+            f"must be a number, a list of numbers, {{low=, high=}} or {{median=, spread=}}, got {value!r}"
+        )
+    return value  # type: ignore[return-value]
+
+
+Column = Annotated[Any, BeforeValidator(_column)]
+
+
+class ClientsSection(Inputs):
+    """`[clients]`: how many there are and what they hold and cost, or a CSV file that says so."""
+
+    count: Count = 15
+    initial_volume: Column = 1000.0
+    collection_cost: Column = PAPER_COLLECTION_COST
+    training_cost: Column = PAPER_TRAINING_COST
+    initial_staleness: Column = 1.0
+    capacity: Column = None
+    seed: Seed = 0
+    file: str | None = None
+
+    def clients(self, folder: Path) -> Clients:
+        """The clients; a relative `file` is looked for in `folder`."""
+        given = self.model_fields_set - {"file"}
+        if self.file is None:
+            columns = {n: getattr(self, n) for n in COLUMNS if getattr(self, n) is not None}
+            return Clients.draw(self.count, self.seed, **columns)
+        if given:
+            raise InputError.of(", ".join(sorted(given)), "left out when file is given", self.file)
+        return Clients.from_csv(folder / self.file)
+
+
+class LeaderSection(Algorithm1):
+    """`[leader]`: who chooses payment and conservation rate, and against which competition."""
+
+    method: Leader = "anticipating"
+    competition: Competition = "mean-field"
+
+    @property
+    def algorithm1(self) -> Algorithm1:
+        """The part that concerns Algorithm 1."""
+        return Algorithm1(**{name: getattr(self, name) for name in Algorithm1.model_fields})
+
+
+class Config(Inputs):
+    """A whole configuration, resolved and checked."""
+
+    game: Game
+    clients: ClientsSection
+    leader: LeaderSection
+
+    def to_toml(self, clients_file: str = "clients.csv") -> str:
+        """The resolved configuration as a file; clients from a CSV file are named `clients_file`."""
+        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n != "clients"}
+        if self.clients.file is None:
+            clients = {n: _plain(v) for n, v in self.clients if v is not None}
+        else:
+            clients = {"file": clients_file}
+        leader = {n: _plain(v) for n, v in self.leader}
+        order = ["method", "competition"]
+        ordered = {n: leader[n] for n in order} | leader
+        return tomli_w.dumps({"game": game, "clients": clients, "leader": ordered})
+
+
+_KNOWN: dict[str, Iterable[str]] = {
+    "game": [
+        *(name for name in Game.model_fields if name != "clients"),
+        *("strong_convexity", "smoothness", "learning_rate"),
+    ],
+    "clients": list(ClientsSection.model_fields),
+    "leader": list(LeaderSection.model_fields),
+}
+
+
+def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
+    """Read a configuration file, apply `section.key=value` changes, and check everything."""
+    table = _read(path) if path else {}
+    for change in changes:
+        _apply(table, change)
+    _check_keys(table)
+    source = f"{path} " if path else ""
+    sections = {name: _section(table, name) for name in _KNOWN}
+    clients = _in_section(source, "clients", lambda: _clients_section(sections["clients"]))
+    folder = path.parent if path else Path()
+    people = _in_section(source, "clients", lambda: clients.clients(folder))
+    game = _in_section(source, "game", lambda: Game(clients=people, **sections["game"]))
+    leader = _in_section(source, "leader", lambda: LeaderSection(**sections["leader"]))
+    if leader.competition == "exact" and people.size < 2:
+        raise InputError.of(
+            "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
+        )
+    return Config(game=game, clients=clients, leader=leader)
+
+
+def clients_csv(clients: Clients) -> str:
+    """The clients as a CSV file that `Clients.from_csv` reads back exactly."""
+    table = np.array([getattr(clients, name) for name in COLUMNS]).T
+    lines = [",".join(COLUMNS)]
+    for row in table.tolist():
+        lines.append(",".join("" if v == float("inf") else repr(v) for v in row))
+    return "\n".join(lines) + "\n"
+
+
+def _clients_section(values: Table) -> ClientsSection:
+    for name in COLUMNS:
+        if name in values:
+            try:
+                _column(values[name])
+            except InputError as fault:
+                join = " " if str(fault).startswith("must") else ": "
+                raise InputError(f"{name}{join}{fault}") from None
+    return ClientsSection(**values)
+
+
+def _read(path: Path) -> Table:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(f"{path} must be a readable TOML file: {fault}") from None
+    if not text.strip():
+        raise InputError(f"{path} must not be empty: `dufl init` writes an example")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise InputError(f"{path} must be valid TOML: {fault}") from None
+
+
+def _apply(table: Table, change: str) -> None:
+    key, equals, text = change.partition("=")
+    if not equals:
+        raise InputError.of("--set", "section.key=value", repr(change))
+    section, dot, name = key.strip().partition(".")
+    if not dot:
+        section, name = _home(section), section
+    value = _value(text.strip())
+    part = table.setdefault(section, {})
+    if not isinstance(part, dict):
+        raise InputError.of(section, "a section", repr(part))
+    part[name] = value
+
+
+def _home(name: str) -> str:
+    """The one section that has a key of this name."""
+    homes = [section for section, known in _KNOWN.items() if name in known]
+    if len(homes) == 1:
+        return homes[0]
+    if homes:
+        raise InputError.of("--set", f"one of {', '.join(f'{h}.{name}' for h in homes)}", name)
+    everything = {f"{s}.{k}": None for s, known in _KNOWN.items() for k in known}
+    near = unknown_key(name, {k.partition(".")[2]: None for k in everything}, " in --set")
+    raise InputError(near)
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _check_keys(table: Table) -> None:
+    for section, values in table.items():
+        if section not in _KNOWN:
+            raise InputError(unknown_key(section, _KNOWN, " (a section)"))
+        if not isinstance(values, dict):
+            raise InputError.of(f"[{section}]", "a section", repr(values))
+        for key in values:
+            if key not in _KNOWN[section]:
+                known = dict.fromkeys(_KNOWN[section])
+                raise InputError(unknown_key(key, known, f" in [{section}]"))
+
+
+def _section(table: Table, name: str) -> Table:
+    return dict(table.get(name, {}))
+
+
+def _in_section(source: str, name: str, make: Any) -> Any:
+    try:
+        return make()
+    except InputError as fault:
+        raise InputError(f"{source}[{name}] {fault}") from None
+
+
+def _plain(value: Any) -> Any:
+    """What TOML can hold."""
+    if isinstance(value, Distribution):
+        return value.model_dump()
+    return list(value) if isinstance(value, tuple) else value

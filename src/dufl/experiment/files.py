@@ -1,0 +1,65 @@
+"""Files that are whole or not there: written under a temporary name, then renamed."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dufl.errors import InputError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name once the block has ended well."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def make_directory(path: Path) -> Path:
+    """The directory, made if it is missing; an error that says why if it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as fault:
+        raise InputError(f"--out must be a directory that can be written to: {fault}") from None
+
+
+def to_json(value: Any) -> str:
+    """JSON that every parser reads; infinity is 1e999, which they read as infinity."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
+    return text.replace(f'"{_INFINITE}"', "1e999") + "\n"
+
+
+_INFINITE = "\u221e"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return _INFINITE if isinstance(value, float) and math.isinf(value) else value
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,133 @@
+"""The three pictures of a plan: its course, the cost around it, and what clients make of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from dufl.game.dynamics import Array, staleness
+from dufl.game.leader import cost_surface
+from dufl.game.plan import Plan
+from dufl.game.search import Progress
+from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
+
+SHOWN = 400  # trajectories drawn at most
+SURFACE = (36, 31)  # payments, conservation rates
+
+
+def write_plan_figures(
+    plan: Plan, folder: Path, rival: Plan | None = None, progress: Progress = lambda _: None
+) -> list[Path]:
+    """Write trajectories, cost surface and utilities as PNG and SVG; returns the paths."""
+    with style():
+        return [
+            *save(trajectories(plan), folder, "trajectories"),
+            *save(surface(plan, rival, progress), folder, "cost_surface"),
+            *save(utilities(plan), folder, "utilities"),
+        ]
+
+
+def trajectories(plan: Plan) -> Figure:
+    """Collection, volume and staleness over the rounds: every client, and the mean."""
+    clients = plan.game.clients
+    some = clients.take(slice(None, None, -(-clients.size // SHOWN)))
+    volume, collection = plan.trajectories_of(some)
+    aged = staleness(volume, plan.conservation_rate, some.initial_staleness)
+    total, people = plan.total_volume, clients.num_clients
+    collected = (total[1:] - plan.conservation_rate * total[:-1]) / people
+    figure, axes = new_figure(10.5, 3.2, ncols=3)
+    _course(axes[0], collection[:-1], collected, "Collected per round, Δ(t)", "samples")
+    _course(axes[1], volume, total / people, "Held, D(t)", "samples")
+    _course(axes[2], aged, plan.mean_staleness, "Staleness, S(t)", "rounds")
+    axes[0].legend(loc="best")
+    figure.suptitle(f"R = {plan.payment:,.2f} a round, θ = {plan.conservation_rate:.3f}", x=0.01, ha="left")
+    return figure
+
+
+def _course(axes: Axes, each: Array, mean: Array, title: str, unit: str) -> None:
+    rounds = np.arange(len(each))
+    if each.shape[1] <= 40:
+        axes.plot(rounds, each, color=GREY, alpha=0.35, linewidth=0.7)
+        axes.plot([], [], color=GREY, alpha=0.6, linewidth=0.7, label="each client")
+    else:
+        low, high = np.quantile(each, [0.05, 0.95], axis=1)
+        axes.fill_between(rounds, low, high, color=GREY, alpha=0.25, label="90 % of clients")
+    axes.plot(rounds, mean, color=BLUE, label="mean")
+    axes.set(title=title, xlabel="round t", ylabel=unit, xlim=(0, rounds[-1]))
+    axes.set_ylim(bottom=0)
+
+
+def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _: None) -> Figure:
+    """The server's cost at the clients' equilibrium over (R, θ), with the plan marked."""
+    game = plan.game
+    high = _right_edge(plan, rival)
+    payments = np.linspace(high / SURFACE[0], high, SURFACE[0])
+    rates = np.linspace(0, 1, SURFACE[1])
+    costs = cost_surface(game, payments, rates, plan.competition, progress)
+    least = min(costs.min(), plan.server_cost.total)
+    figure, axes = new_figure(6.4, 4.6)
+    levels = np.geomspace(least, min(4 * least, max(costs.max(), 1.01 * least)), 25)
+    drawn = axes.contourf(
+        payments, rates, costs.T, levels=levels, norm=LogNorm(), cmap="viridis_r", extend="max"
+    )
+    bar = figure.colorbar(drawn, ax=axes, label="server cost U", extend="max")
+    ticks = levels[::6].tolist()
+    bar.set_ticks(ticks, labels=[f"{v:.3g}" for v in ticks])
+    bar.minorticks_off()
+    mark: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "white", "clip_on": False, "zorder": 5}
+    label = f"this plan: U = {plan.server_cost.total:.4g}"
+    axes.plot(plan.payment, plan.conservation_rate, "*", color=RED, markersize=16, label=label, **mark)
+    if rival is not None:
+        label = f"Algorithm 1: U = {rival.server_cost.total:.4g}"
+        axes.plot(rival.payment, rival.conservation_rate, "o", color=ORANGE, ms=9, label=label, **mark)
+    label = f"no update: U = {plan.no_update_cost:.4g}"
+    axes.plot(0, 1, "s", color=GREY, markersize=9, label=label, **mark)
+    axes.set(
+        title="The cost of every offer, at the clients' equilibrium",
+        xlabel="payment per round R",
+        ylabel="conservation rate θ",
+        xlim=(0, high),
+        ylim=(0, 1),
+    )
+    axes.grid(False)
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def _right_edge(plan: Plan, rival: Plan | None) -> float:
+    """The largest payment shown: the optimum should be well inside, not lost in a corner."""
+    high = plan.game.payment_range[1]
+    most = max(plan.payment, rival.payment if rival else 0.0)
+    wanted = 3 * most if most > 0 else high
+    return float(min(wanted, max(high, 1.2 * most)) or 1.0)
+
+
+def utilities(plan: Plan) -> Figure:
+    """What clients earn by the plan, and what each would earn alone with a simpler strategy."""
+    outcome = plan.outcomes
+    order = np.argsort(-outcome.utility)
+    series = (
+        ("optimal (the plan)", outcome.utility[order], BLUE),
+        ("random, as much in all", outcome.random_utility[order], ORANGE),
+        ("zero, nothing collected", outcome.zero_utility[order], GREEN),
+    )
+    figure, axes = new_figure(7.0, 3.4)
+    if order.size <= 40:
+        place = np.arange(order.size)
+        for n, (name, values, color) in enumerate(series):
+            axes.bar(place + 0.27 * (n - 1), values, 0.27, color=color, label=name)
+        axes.set_xticks(place, [str(k) for k in order])
+        axes.set_xlabel("client k, from the one who earns most")
+    else:
+        share = 100 * (np.arange(order.size) + 0.5) / order.size
+        for name, values, color in reversed(series):
+            axes.plot(share, values, color=color, label=name, linewidth=1.0)
+        axes.set_xlabel("clients, from those who earn most (%)")
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set(title="Utility over all rounds", ylabel="money")
+    axes.grid(axis="x", visible=False)
+    axes.legend()
+    return figure

@@ -1,0 +1,138 @@
+"""A plan for people: what to pay, what to keep, what it brings and how good it is."""
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dufl.game.certificate import Certificate
+from dufl.game.dynamics import Array
+from dufl.game.plan import Plan
+from dufl.report.chart import chart
+
+
+def plan_table(plan: Plan, certificate: Certificate, rival: Plan | None = None) -> RenderableType:
+    """The table that `dufl plan` prints.
+
+    Args:
+        plan: what is shown.
+        certificate: of the plan.
+        rival: the plan of Algorithm 1 for the same game, to compare with.
+    """
+    return Group(
+        _headline(plan),
+        _table("The server", _server_rows(plan, rival)),
+        _table("The clients", _client_rows(plan)),
+        _table("How good it is", _proof_rows(plan, certificate)),
+        _charts(plan),
+    )
+
+
+def _headline(plan: Plan) -> Text:
+    clients, rounds = plan.game.clients.size, plan.game.num_rounds
+    return Text(
+        f"Pay {_money(plan.payment)} a round and keep {100 * plan.conservation_rate:.1f} % of old data"
+        f"  ({clients:,} clients, {rounds:,} rounds, {plan.leader}, {plan.competition})",
+        style="bold",
+    )
+
+
+def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
+    cost = plan.server_cost
+    rows = [
+        ("payment per round R", _money(plan.payment)),
+        ("conservation rate θ", f"{plan.conservation_rate:.4f}"),
+        ("payment over all rounds", _money(plan.total_payment)),
+        ("cost U", _number(cost.total)),
+        ("  of it payment", _number(float(cost.payment.sum()))),
+        ("  of it too little data", _number(float(cost.volume.sum()))),
+        ("  of it stale data", _number(float(cost.staleness.sum()))),
+        ("cost without update", _against(plan.no_update_cost, cost.total)),
+    ]
+    if rival is not None:
+        rows.append(("cost of Algorithm 1", _against(rival.server_cost.total, cost.total)))
+        rows.append(("payment of Algorithm 1", _against(rival.payment, plan.payment)))
+    return rows
+
+
+def _client_rows(plan: Plan) -> list[tuple[str, str]]:
+    outcome = plan.outcomes
+    losing = int((outcome.utility < 0).sum())
+    rounds, volume = plan.game.num_rounds, plan.total_volume / plan.game.clients.num_clients
+    return [
+        ("collected per client and round", _spread(outcome.collected / (rounds - 1))),
+        ("held per client, first / mean / last round", _path(volume)),
+        ("staleness, first / mean / last round", _path(plan.mean_staleness)),
+        ("paid per client", _spread(outcome.payment)),
+        ("left after costs (utility)", _spread(outcome.utility)),
+        ("  if one collected nothing", _spread(outcome.zero_utility)),
+        ("  if one collected at random", _spread(outcome.random_utility)),
+        ("lose by taking part", f"{losing:,} of {plan.game.clients.size:,}"),
+    ]
+
+
+def _proof_rows(plan: Plan, certificate: Certificate) -> list[tuple[str, str]]:
+    found = plan.equilibrium
+    rows = [
+        ("equilibrium", "found" if found.converged else "NOT within the tolerance"),
+        ("relative residual", f"{found.residual:.1e} after {found.passes} passes"),
+        ("largest gain by deviating alone", f"{certificate.deviation_gain:.1e} of the turnover"),
+    ]
+    if plan.competition == "mean-field":
+        rows.append(("  if a client knew its influence", f"{certificate.influence:.1e}"))
+    verdict = "holds" if certificate.holds() else f"FAILS: {certificate.worst:.1e}"
+    return [*rows, ("certificate (independent)", verdict)]
+
+
+def _charts(plan: Plan) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    total = plan.total_volume
+    series = (
+        ("collected by all", total[1:] - plan.conservation_rate * total[:-1]),
+        ("held by all", total),
+        ("mean staleness", plan.mean_staleness),
+    )
+    for name, values in series:
+        top = f"{name}\n0 to {_number(float(np.max(values)))}"
+        grid.add_row(Text(top, style="dim"), Text("\n".join(chart(values, height=2)), style="cyan"))
+    return grid
+
+
+def _table(title: str, rows: list[tuple[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(min_width=42)
+    table.add_column(justify="right", min_width=34)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _against(other: float, ours: float) -> str:
+    if not np.isfinite(other) or other <= 0:
+        return _number(other)
+    saving = 100 * (1 - ours / other)
+    word = "saved" if saving >= 0 else "more spent"
+    return f"{_number(other)}  ({abs(saving):.1f} % {word})"
+
+
+def _spread(values: Array) -> str:
+    low, high = float(values.min()), float(values.max())
+    if high - low <= 1e-9 * max(abs(high), 1e-300):
+        return _number(high)
+    return f"{_number(float(values.mean()))}  ({_number(low)} to {_number(high)})"
+
+
+def _path(values: Array) -> str:
+    return " / ".join(_number(float(v)) for v in (values[0], values.mean(), values[-1]))
+
+
+def _money(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def _number(value: float) -> str:
+    if value == 0 or 1e-3 <= abs(value) < 10:
+        return f"{value:.3f}"
+    if 10 <= abs(value) < 1e7:
+        return f"{value:,.1f}"
+    return f"{value:.3g}"
