@@ -224,7 +224,7 @@ def _respond(
                 k = first + start + lane
                 held[:, k] = volume[:, lane]
                 kept = theta * volume[:-1, lane]
-                collected[:-1, k] = (b[1:, lane] - a[1:, lane] * kept) * gain[:-1, lane]
+                collected[:-1, k] = (b[1:, lane] - a[1:, lane] * kept) * gain[:-1, lane] + 0.0  # no -0
                 collected[-1, k] = 0.0
         if sensitivity.size > 0:
             factor = 1.0 - free + two_alpha * gain

@@ -70,7 +70,7 @@ PAPER_COLLECTION_COST = Uniform(low=1e-4, high=1e-3)
 PAPER_TRAINING_COST = Uniform(low=5e-6, high=5e-5)
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Clients:
     """N clients: initial volume D_k(0), collection cost α_k and training cost β_k of each.
 
@@ -155,6 +155,9 @@ class Clients:
     def from_csv(cls, path: str | Path) -> "Clients":
         """Clients from a CSV file with one line a client and the columns named as in `COLUMNS`."""
         return cls(**_read_csv(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"Clients(size={self.size})"
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ from dufl.game.search import Progress
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
 
 SHOWN = 400  # trajectories drawn at most
-SURFACE = (36, 31)  # payments, conservation rates
+SURFACE = (31, 26)  # payments, conservation rates
 
 
 def write_plan_figures(
@@ -64,7 +64,8 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     """The server's cost at the clients' equilibrium over (R, θ), with the plan marked."""
     game = plan.game
     high = _right_edge(plan, rival)
-    payments = np.linspace(high / SURFACE[0], high, SURFACE[0])
+    payments = np.linspace(0, high, SURFACE[0])
+    payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
     rates = np.linspace(0, 1, SURFACE[1])
     costs = cost_surface(game, payments, rates, plan.competition, progress)
     least = min(costs.min(), plan.server_cost.total)

@@ -110,6 +110,8 @@ def _table(title: str, rows: list[tuple[str, str]]) -> Table:
 def _against(other: float, ours: float) -> str:
     if not np.isfinite(other) or other <= 0:
         return _number(other)
+    if ours > 2 * other:
+        return f"{_number(other)}  (this is {_number(ours / other)} times as much)"
     saving = 100 * (1 - ours / other)
     word = "saved" if saving >= 0 else "more spent"
     return f"{_number(other)}  ({abs(saving):.1f} % {word})"

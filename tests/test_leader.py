@@ -1,0 +1,173 @@
+"""The leaders: what they promise, and the figures known for the paper's defaults."""
+
+import numpy as np
+import pytest
+
+from dufl import Algorithm1, Clients, Game, Plan, equilibrium, solve
+from dufl.game import bayesian
+from dufl.game.leader import algorithm1, anticipating, cost_surface
+from dufl.game.search import Square, minimise
+from laws import random_game
+
+EXACT_SEARCH = Algorithm1(search="direct", damping=0.5)
+
+
+def paper_plans(seed: int, sigma: float) -> tuple[Plan, Plan]:
+    game = Game(time_sensitivity=sigma, clients=Clients.draw(15, seed))
+    return solve(game), solve(game, leader="algorithm1", algorithm1=EXACT_SEARCH)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_anticipation_at_the_paper_s_defaults(seed: int) -> None:
+    best, paper = paper_plans(seed, 0.75)
+    saved_cost = 1 - best.server_cost.total / paper.server_cost.total
+    saved_payment = 1 - best.payment / paper.payment
+    assert 0.045 <= saved_cost <= 0.06
+    assert 0.28 <= saved_payment <= 0.35
+    assert 52 <= best.payment <= 55
+    assert 0.29 <= best.conservation_rate <= 0.36
+    assert 73 <= paper.payment <= 76
+    assert 0.45 <= paper.conservation_rate <= 0.51
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_payment_rises_and_conservation_falls_with_time_sensitivity(seed: int) -> None:
+    plans = [paper_plans(seed, sigma) for sigma in (0.41, 0.75, 1.25)]
+    for leader in (0, 1):
+        payments = [pair[leader].payment for pair in plans]
+        rates = [pair[leader].conservation_rate for pair in plans]
+        assert payments == sorted(payments)
+        assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_task_that_does_not_age_needs_no_update(seed: int) -> None:
+    best, paper = paper_plans(seed, 0.1)
+    assert (best.payment, best.conservation_rate) == (0, 1)
+    assert (paper.payment, paper.conservation_rate) == (0, 1)
+    assert best.server_cost.total == pytest.approx(best.no_update_cost)
+    still = solve(Game(time_sensitivity=0.0, clients=Clients.draw(15, seed)))
+    assert (still.payment, still.conservation_rate) == (0, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_anticipating_is_never_dearer(seed: int) -> None:
+    """Not than Algorithm 1, not than no update: all at their true equilibrium."""
+    game = random_game(seed)
+    best = solve(game)
+    paper = solve(game, leader="algorithm1", algorithm1=EXACT_SEARCH)
+    assert best.server_cost.total <= best.no_update_cost * (1 + 1e-9)
+    assert best.server_cost.total <= paper.server_cost.total * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_point_of_a_dense_grid_is_better(seed: int) -> None:
+    game = random_game(seed)
+    best = solve(game)
+    payments = np.geomspace(1e-4, 1, 25) * game.payment_range[1]
+    surface = cost_surface(game, payments, np.linspace(0, 1, 25))
+    assert best.server_cost.total <= surface.min() * (1 + 1e-6)
+
+
+def test_scaling_all_money_scales_the_payment() -> None:
+    """With γ/(1−γ) divided by the same factor the server weighs things as before."""
+    game = Game()
+    clients, scale = game.clients, 12.0
+    odds = game.payment_weight / (1 - game.payment_weight) / scale
+    dear = game.replace(
+        clients=Clients(1000.0, scale * clients.collection_cost, scale * clients.training_cost),
+        payment_weight=odds / (1 + odds),
+        payment_range=(0.0, 500.0 * scale),
+    )
+    one, two = solve(game), solve(dear)
+    assert two.payment == pytest.approx(scale * one.payment, rel=1e-3)
+    assert two.conservation_rate == pytest.approx(one.conservation_rate, abs=1e-3)
+
+
+def test_a_fixed_point_of_algorithm_1() -> None:
+    """φ stands still, and with φ fixed no (R, θ) is cheaper than the one chosen."""
+    game = Game()
+    choice, trace = algorithm1(
+        game, options=Algorithm1(search="direct", damping=0.5, tolerance=1e-7, max_iterations=60)
+    )
+    assert trace.converged
+    assert trace.total_volume.shape == (len(trace.payment) + 1, 100)
+    plan = equilibrium(game, payment=choice.payment, conservation_rate=choice.conservation_rate)
+    np.testing.assert_allclose(trace.total_volume[-1], plan.total_volume, rtol=1e-4)
+    assert trace.cost[-1] == pytest.approx(plan.server_cost.total, rel=1e-4)
+
+
+def test_the_plain_update_oscillates_while_the_choice_settles() -> None:
+    _, trace = algorithm1(Game(), options=Algorithm1(search="direct"))
+    assert not trace.converged
+    assert len(trace.payment) == 20
+    apart = np.abs(np.diff(trace.total_volume[-4:], axis=0)).max(axis=1)
+    assert apart.min() > 10
+    assert np.ptp(trace.payment[-5:]) < 0.5
+    assert np.ptp(trace.conservation_rate[-5:]) < 0.01
+
+
+def test_bayesian_search_comes_close_to_the_direct_one() -> None:
+    paper = solve(leader="algorithm1", algorithm1=Algorithm1(damping=0.5))
+    direct = solve(leader="algorithm1", algorithm1=EXACT_SEARCH)
+    assert paper.trace is not None
+    assert len(paper.trace.payment) <= 20
+    assert paper.server_cost.total == pytest.approx(direct.server_cost.total, rel=0.02)
+    assert paper.payment == pytest.approx(direct.payment, rel=0.15)
+    again = solve(leader="algorithm1", algorithm1=Algorithm1(damping=0.5))
+    assert again.payment == paper.payment
+
+
+def test_expected_improvement_is_its_definition() -> None:
+    """The closed form against E[max(U_min − Û, 0)] by sampling."""
+    points = np.random.default_rng(0).random((12, 2))
+    values = np.sin(5 * points[:, 0]) + points[:, 1]
+    process, _ = bayesian._fit(points, values, np.log([1.0, 0.3, 0.3]))
+    asked = np.random.default_rng(1).random((5, 2))
+    closed = bayesian.expected_improvement(process, asked, float(values.min()))
+    mean, deviation = process.predict(asked, return_std=True)
+    drawn = mean + deviation * np.random.default_rng(2).standard_normal((400_000, 5))
+    sampled = np.maximum(values.min() - drawn, 0)
+    error = sampled.std(axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(sampled.mean(axis=0) - closed) <= 5 * error + 1e-12).all()
+
+
+def test_bayesian_search_uses_its_budget_and_stays_inside() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def cost(payment: float, rate: float) -> float:
+        asked.append((payment, rate))
+        return 1 + (payment / 100 - 2) ** 2 + (rate - 0.7) ** 2
+
+    found = bayesian.minimise(cost, (100.0, 400.0), (0.5, 0.9), evaluations=25, seed=3)
+    assert len(asked) == found.evaluations == 25
+    assert all(100 <= payment <= 400 and 0.5 <= rate <= 0.9 for payment, rate in asked)
+    assert asked[0] == (100.0, 0.9)
+    assert found.cost < 1.001
+
+
+@pytest.mark.parametrize("target", [(0.3, 0.0), (50.0, 0.97), (480.0, 1.0), (1e-3, 0.4)])
+def test_direct_search_finds_optima_anywhere(target: tuple[float, float]) -> None:
+    def cost(payment: float, rate: float, _: float) -> float:
+        return 1 + np.log((payment + 1e-9) / target[0]) ** 2 + 5 * (rate - target[1]) ** 2
+
+    found = minimise(cost, Square((0.0, 500.0), (0.0, 1.0)))
+    assert found.cost == pytest.approx(1.0, abs=1e-5)
+    assert found.payment == pytest.approx(target[0], rel=1e-2)
+
+
+def test_a_pinned_range_is_respected() -> None:
+    pinned = anticipating(Game(payment_range=(60.0, 60.0)))
+    assert pinned.payment == 60.0
+    assert 0.2 < pinned.conservation_rate < 0.6
+    fixed = anticipating(Game(conservation_range=(0.8, 0.8)))
+    assert fixed.conservation_rate == 0.8
+    free = anticipating(Game())
+    assert free.cost <= min(pinned.cost, fixed.cost)
+
+
+def test_both_leaders_in_the_exact_game() -> None:
+    best = solve(competition="exact")
+    paper = solve(leader="algorithm1", competition="exact", algorithm1=EXACT_SEARCH)
+    assert best.server_cost.total < paper.server_cost.total
+    assert best.payment < paper.payment
