@@ -36,7 +36,7 @@ def kkt_residual(
         np.abs(price).max(),
         np.maximum((2 * training_cost * volume).max(axis=0), (2 * collection_cost * collection).max(axis=0)),
     )
-    return np.abs(gap).max(axis=0) / np.where(scale > 0, scale, 1.0)
+    return np.asarray(np.abs(gap).max(axis=0) / np.where(scale > 0, scale, 1.0))
 
 
 def money(price: Array, volume: Array, collection: Array, alpha: float, beta: float) -> float:

@@ -149,7 +149,7 @@ def test_bayesian_search_uses_its_budget_and_stays_inside() -> None:
 @pytest.mark.parametrize("target", [(0.3, 0.0), (50.0, 0.97), (480.0, 1.0), (1e-3, 0.4)])
 def test_direct_search_finds_optima_anywhere(target: tuple[float, float]) -> None:
     def cost(payment: float, rate: float, _: float) -> float:
-        return 1 + np.log((payment + 1e-9) / target[0]) ** 2 + 5 * (rate - target[1]) ** 2
+        return float(1 + np.log((payment + 1e-9) / target[0]) ** 2 + 5 * (rate - target[1]) ** 2)
 
     found = minimise(cost, Square((0.0, 500.0), (0.0, 1.0)))
     assert found.cost == pytest.approx(1.0, abs=1e-5)

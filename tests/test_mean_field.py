@@ -166,7 +166,7 @@ def test_same_bits_whatever_the_number_of_threads(monkeypatch: pytest.MonkeyPatc
     price, nothing = np.full(20, 0.01), np.zeros(20)
     totals = []
     for threads in (1, 2, 7):
-        monkeypatch.setattr(client.os, "cpu_count", lambda threads=threads: threads)
+        monkeypatch.setattr("os.cpu_count", lambda threads=threads: threads)
         totals.append(client.total_response(clients, price, nothing, 0.6))
     np.testing.assert_array_equal(totals[0], totals[1])
     np.testing.assert_array_equal(totals[0], totals[2])

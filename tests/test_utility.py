@@ -1,5 +1,7 @@
 """Money and accuracy: the formulas by hand, and Theorem 1 against a measured training run."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,17 +55,19 @@ def test_data_that_dies_out_costs_without_bound() -> None:
 def test_weights_of_theorem_1() -> None:
     weights = convergence_weights(strong_convexity=0.5, smoothness=2.0, learning_rate=0.1)
     assert weights == pytest.approx({"decay": 0.94, "volume_weight": 0.04, "staleness_weight": 0.02})
-    assert Game(**weights).decay == Game(
-        strong_convexity=0.5, smoothness=2.0, learning_rate=0.1
-    ).decay  # fmt: skip
-    with pytest.raises(InputError, match=r"learning_rate must be <= 1/\(2 \* smoothness\) = 0.25, got 0.3"):
-        Game(strong_convexity=0.5, smoothness=2.0, learning_rate=0.3)
-    with pytest.raises(InputError, match="must be given together, got only smoothness"):
-        Game(smoothness=2.0)
-    with pytest.raises(InputError, match="decay must be left out"):
-        Game(strong_convexity=0.5, smoothness=2.0, learning_rate=0.1, decay=0.5)
-    with pytest.raises(InputError, match="strong_convexity must be <= smoothness"):
-        Game(strong_convexity=3.0, smoothness=2.0, learning_rate=0.1)
+    convexity: dict[str, Any] = {"strong_convexity": 0.5, "smoothness": 2.0, "learning_rate": 0.1}
+    assert Game(**weights).decay == Game(**convexity).decay
+    for change, message in (
+        ({"learning_rate": 0.3}, r"learning_rate must be <= 1/\(2 \* smoothness\) = 0.25, got 0.3"),
+        ({"learning_rate": "fast"}, "learning_rate must be a number, got 'fast'"),
+        ({"strong_convexity": 3.0}, "strong_convexity must be <= smoothness = 2, got 3"),
+        ({"decay": 0.5}, "decay must be left out"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Game(**(convexity | change))
+    del convexity["learning_rate"]
+    with pytest.raises(InputError, match="must be given together, got only strong_convexity, smoothness"):
+        Game(**convexity)
 
 
 def _measured_gap(

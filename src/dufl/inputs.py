@@ -22,7 +22,6 @@ _RULES = {
     "string_type": "a text",
     "model_type": "a table",
     "dict_type": "a table",
-    "tuple_type": "a pair [low, high]",
     "literal_error": "one of {expected}",
     "missing": "given",
 }
@@ -45,6 +44,13 @@ def _plain(value: object) -> object:
     return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
 
 
+def _pair(value: object) -> object:
+    """A list of two as the tuple it is meant to be: TOML and JSON have no tuples."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise PydanticCustomError("rule", "a pair [low, high]")
+    return tuple(value)
+
+
 Number = Annotated[float, BeforeValidator(_plain), must_be("a finite number", math.isfinite)]
 NonNegative = Annotated[Number, must_be(">= 0", lambda v: v >= 0)]
 Positive = Annotated[Number, must_be("> 0", lambda v: v > 0)]
@@ -52,7 +58,7 @@ Share = Annotated[Number, must_be("in [0, 1]", lambda v: 0 <= v <= 1)]
 Whole = Annotated[int, BeforeValidator(_plain)]
 Count = Annotated[Whole, must_be(">= 1", lambda v: v >= 1)]
 Seed = Annotated[Whole, must_be(">= 0", lambda v: v >= 0)]
-Interval = tuple[Number, Number]
+Interval = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 
 
 class Inputs(BaseModel):
@@ -69,7 +75,8 @@ class Inputs(BaseModel):
 
 def sentence(fault: ValidationError, model: type[BaseModel]) -> str:
     """The first fault of a validation as one sentence that names field, rule and value."""
-    error = fault.errors()[0]
+    errors = fault.errors()
+    error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     kind = error["type"]
     if kind == "extra_forbidden":
         return unknown_key(str(error["loc"][-1]), model.model_fields)
@@ -94,8 +101,6 @@ def _field(error: ErrorDetails) -> str:
 def _rule(error: ErrorDetails) -> str:
     if error["type"] == "rule":
         return error["msg"]
-    if error["type"] in ("too_short", "too_long"):
-        return "a pair [low, high]"
     return _RULES.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
 
 

@@ -37,10 +37,12 @@ def plan(
     clients' answer to the offer is.
     """
     from dufl.experiment.config import load
-    from dufl.experiment.files import make_directory, to_json
+    from dufl.experiment.files import check_directory, make_directory, to_json
     from dufl.game.plan import certify
 
     config = load(file, changes or [])
+    if out:
+        check_directory(out)
     with progress_bar() as begin:
         found = _find(config, payment, conservation_rate, begin)
         rival = _rival(config, found, begin)

@@ -30,10 +30,11 @@ def sweep(
     Shown are the two leaders' payment, conservation rate and cost, what the anticipating one saves,
     and what a client could gain if it knew its influence on the total.
     """
-    from dufl.experiment.files import make_directory, to_json, write_text
+    from dufl.experiment.files import check_directory, make_directory, to_json, write_text
 
     key, values = _axis(axis)
-    folder = make_directory(out) if out else None
+    if out:
+        check_directory(out)
     rows = []
     with progress_bar() as begin:
         advance = begin(f"sweeping {key}")
@@ -45,7 +46,8 @@ def sweep(
                 advance(len(rows) / total)
     from dufl.report.sweep_table import sweep_csv, sweep_figure, sweep_table
 
-    if folder:
+    if out:
+        folder = make_directory(out)
         write_text(folder / "sweep.csv", sweep_csv(key, rows))
         sweep_figure(key, rows, folder)
     if json:
@@ -54,7 +56,7 @@ def sweep(
     from rich.console import Console
 
     Console(width=None if Console().is_terminal else 140).print(sweep_table(key, rows))
-    if folder:
+    if out:
         typer.echo(f"written: {folder}/sweep.csv, {folder}/sweep.png, {folder}/sweep.svg")
 
 

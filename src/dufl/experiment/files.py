@@ -32,14 +32,22 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def check_directory(path: Path) -> None:
+    """Refuse, before any work is done, a directory that could not be made or written to."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError.of("--out", "a directory that can be written to", path)
+
+
 def make_directory(path: Path) -> Path:
-    """The directory, made if it is missing; an error that says why if it cannot be."""
+    """The directory, made if it is missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return path
     except OSError as fault:
-        raise InputError(f"--out must be a directory that can be written to: {fault}") from None
+        raise InputError(f"--out must be a directory that can be made: {fault}") from None
+    return path
 
 
 def to_json(value: Any) -> str:

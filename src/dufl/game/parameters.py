@@ -1,6 +1,6 @@
 """The validated inputs of the game: the federation, what the server weighs, and its choices."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -70,19 +70,19 @@ class Game(Inputs):
                 both[0], "left out when strong_convexity and the like are given", values[both[0]]
             )
         rest = {name: v for name, v in values.items() if name not in given}
-        return rest | convergence_weights(**given)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pairs(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Lists are as good as tuples for the two ranges: TOML and JSON have no tuples."""
-        ranges = ("payment_range", "conservation_range")
-        pairs = {n: tuple(values[n]) for n in ranges if isinstance(values.get(n), list)}
-        return values | pairs
+        return {**rest, **convergence_weights(**given)}
 
     def replace(self, **changes: Any) -> "Game":
         """This game with some fields changed, and everything checked again."""
         return Game(**({name: getattr(self, name) for name in Game.model_fields} | changes))
+
+
+class ConvergenceWeights(TypedDict):
+    """κ1, κ2 and κ3, ready for `Game(**weights)`."""
+
+    decay: float
+    volume_weight: float
+    staleness_weight: float
 
 
 class _Convexity(Inputs):
@@ -91,7 +91,9 @@ class _Convexity(Inputs):
     learning_rate: Positive
 
 
-def convergence_weights(strong_convexity: float, smoothness: float, learning_rate: float) -> dict[str, float]:
+def convergence_weights(
+    strong_convexity: float, smoothness: float, learning_rate: float
+) -> "ConvergenceWeights":
     """Theorem 1's weights κ1 = 1 + 4μβη² − 2μη, κ2 = 2βη², κ3 = βη².
 
     Args:

@@ -1,0 +1,272 @@
+"""The commands as a user types them: results, files, errors, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dufl
+from dufl.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `dufl ARGUMENTS`."""
+    monkeypatch.setattr(sys, "argv", ["dufl", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
+
+
+@pytest.fixture
+def dufl_command(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> Any:
+    return lambda *arguments: run(monkeypatch, capsys, *arguments)
+
+
+def test_plan_as_json_is_the_plan_in_python(dufl_command: Any) -> None:
+    code, out, _ = dufl_command("plan", "--json")
+    found = json.loads(out)
+    plan = dufl.solve()
+    certificate = dufl.certify(plan)
+    assert code == 0
+    assert found["payment"] == plan.payment
+    assert found["conservation_rate"] == plan.conservation_rate
+    assert found["server_cost"] == plan.server_cost.total
+    assert found["total_payment"] == plan.payment * 100
+    assert found["total_volume"] == plan.total_volume.tolist()
+    assert found["mean_staleness"] == plan.mean_staleness.tolist()
+    assert found["no_update_cost"] > found["algorithm1_cost"] > found["server_cost"]
+    assert found["deviation_gain"] == certificate.deviation_gain <= 1e-8
+    assert found["influence_gain"] == certificate.influence
+    assert found["residual"] <= 1e-9
+    assert found["passes"] <= 15
+    assert found["converged"] is True
+    assert (found["leader"], found["competition"]) == ("anticipating", "mean-field")
+
+
+def test_plan_for_people(dufl_command: Any) -> None:
+    code, out, err = dufl_command("plan", "--set", "num_rounds=20")
+    assert code == 0
+    assert err == ""
+    for words in (
+        "Pay ",
+        "conservation rate θ",
+        "cost without update",
+        "cost of Algorithm 1",
+        "lose by taking part",
+    ):
+        assert words in out
+    assert "certificate (independent)" in out
+    assert "█" in out
+
+
+def test_out_writes_everything_and_certify_reads_it(dufl_command: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "run"
+    code, _, _ = dufl_command("plan", "--set", "num_rounds=20", "--out", str(folder))
+    assert code == 0
+    names = {path.name for path in folder.iterdir()}
+    figures = {
+        f"{n}.{kind}" for n in ("trajectories", "cost_surface", "utilities") for kind in ("png", "svg")
+    }
+    assert names == {"plan.json", "plan.npz", "config.toml"} | figures
+    summary = json.loads((folder / "plan.json").read_text())
+    with np.load(folder / "plan.npz") as arrays:
+        for name in ("volume", "collection", "staleness"):
+            assert arrays[name].shape == (20, 15)
+        np.testing.assert_allclose(arrays["volume"].sum(axis=1), arrays["total_volume"], rtol=1e-12)
+        assert arrays["total_volume"].tolist() == summary["total_volume"]
+    code, out, _ = dufl_command("plan", str(folder / "config.toml"), "--json")
+    assert json.loads(out)["payment"] == summary["payment"]
+    code, out, _ = dufl_command("certify", str(folder), "--json")
+    assert code == 0
+    assert json.loads(out)["holds"] is True
+
+
+def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> None:
+    dufl_command("plan", "--set", "num_rounds=10", "--out", str(tmp_path))
+    with np.load(tmp_path / "plan.npz") as arrays:
+        changed = dict(arrays)
+    changed["collection"][3, 4] *= 1.1
+    np.savez(tmp_path / "plan.npz", **changed)
+    code, out, _ = dufl_command("certify", str(tmp_path))
+    assert code == 1
+    assert "false" in out
+    (tmp_path / "plan.npz").write_bytes(b"not a zip")
+    code, _, err = dufl_command("certify", str(tmp_path))
+    assert code == 2
+    assert "must be a directory that `dufl plan --out` wrote" in err
+    code, _, err = dufl_command("certify", str(tmp_path / "nothing"))
+    assert code == 2
+
+
+def test_a_given_offer_and_a_pinned_half(dufl_command: Any) -> None:
+    _, out, _ = dufl_command("plan", "--payment", "60", "--conservation-rate", "0.4", "--json")
+    given = json.loads(out)
+    assert (given["payment"], given["conservation_rate"], given["leader"]) == (60, 0.4, "given")
+    _, out, _ = dufl_command("plan", "--payment", "60", "--json")
+    pinned = json.loads(out)
+    assert pinned["payment"] == 60
+    assert pinned["server_cost"] < given["server_cost"]
+    _, out, _ = dufl_command("plan", "--conservation-rate", "0.4", "--json")
+    assert json.loads(out)["conservation_rate"] == 0.4
+
+
+@pytest.mark.parametrize(("rate", "least"), [("0.5", 1e20), ("0", np.inf)])
+def test_data_that_dies_out_is_reported(dufl_command: Any, rate: str, least: float) -> None:
+    code, out, _ = dufl_command("plan", "--payment", "0", "--conservation-rate", rate, "--json")
+    assert code == 0
+    assert json.loads(out)["server_cost"] >= least
+    assert "Infinity" not in out
+    code, out, _ = dufl_command("plan", "--payment", "0", "--conservation-rate", rate)
+    assert code == 0
+
+
+def test_algorithm_1_keeps_its_trace(dufl_command: Any, tmp_path: Path) -> None:
+    changes = ["method=algorithm1", "search=direct", "max_iterations=5", "num_rounds=40"]
+    arguments = [part for change in changes for part in ("--set", change)]
+    code, out, _ = dufl_command("plan", *arguments, "--out", str(tmp_path), "--json")
+    assert code == 0
+    assert json.loads(out)["leader"] == "algorithm1"
+    with np.load(tmp_path / "plan.npz") as arrays:
+        assert arrays["trace_payment"].shape == (5,)
+        assert arrays["trace_total_volume"].shape == (6, 40)
+
+
+def test_exact_competition(dufl_command: Any) -> None:
+    _, out, _ = dufl_command("plan", "--set", "competition=exact", "--set", "num_rounds=20", "--json")
+    found = json.loads(out)
+    assert found["competition"] == "exact"
+    assert found["deviation_gain"] == found["influence_gain"] <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--payment", "-1"], "payment must be >= 0, got -1.0"),
+        (["--payment", "nan"], "payment must be a finite number, got nan"),
+        (["--conservation-rate", "1.3"], "conservation_rate must be in [0, 1], got 1.3"),
+        (["--set", "num_rounds=1"], "num_rounds must be >= 2, got 1"),
+        (["--set", "game.sigma=1"], "unknown key 'sigma' in [game]"),
+        (
+            ["--set", "capacity=500"],
+            "capacity must hold the plan, got 500 for client 0, which would hold 1,000",
+        ),
+        (["nowhere.toml"], "nowhere.toml must be a readable TOML file"),
+        (["--set", "count=1", "--set", "competition=exact"], "must be 'mean-field' with a single client"),
+    ],
+)
+def test_bad_input_ends_with_2_and_writes_nothing(
+    dufl_command: Any, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    folder = tmp_path / "out"
+    code, out, err = dufl_command("plan", *arguments, "--out", str(folder))
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not folder.exists()
+
+
+def test_capacity_names_client_and_round(dufl_command: Any) -> None:
+    capacity = "clients.capacity=[1500,1500,120,1500]"
+    volumes = "clients.initial_volume=[1000,1000,10,1000]"
+    code, _, err = dufl_command("plan", "--set", "clients.count=4", "--set", capacity, "--set", volumes)
+    assert code == 2
+    assert "got 120 for client 2, which would hold " in err
+    assert "in round " in err
+
+
+def test_out_that_cannot_be_a_directory(dufl_command: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = dufl_command("plan", "--out", str(tmp_path / "file"))
+    assert code == 2
+    assert "--out must be a directory that can be written to" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_init_writes_an_example_once(dufl_command: Any, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    code, out, _ = dufl_command("init", str(path))
+    assert code == 0
+    assert f"dufl plan {path}" in out
+    path.write_text("[game]\nnum_rounds = 3")
+    code, _, err = dufl_command("init", str(path))
+    assert code == 2
+    assert "must not exist yet" in err
+    assert path.read_text() == "[game]\nnum_rounds = 3"
+    assert dufl_command("init", str(path), "--force")[0] == 0
+    assert dufl_command("init", str(tmp_path / "no" / "x.toml"))[0] == 2
+
+
+def test_sweep(dufl_command: Any, tmp_path: Path) -> None:
+    axis = "game.time_sensitivity=0.4,0.8,1.2"
+    code, out, _ = dufl_command("sweep", axis, "--set", "num_rounds=20", "--seeds", "2", "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0
+    assert len(rows) == 6
+    payments = [row["payment"] for row in rows if row["seed"] == 0]
+    assert payments == sorted(payments)
+    code, out, _ = dufl_command("sweep", axis, "--set", "num_rounds=20", "--out", str(tmp_path))
+    assert "saved in U" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep.csv", "sweep.png", "sweep.svg"}
+    assert dufl_command("sweep", "time_sensitivity")[0] == 2
+
+
+def test_clients_from_csv_travel_with_the_plan(dufl_command: Any, tmp_path: Path) -> None:
+    lines = ["initial_volume,collection_cost,training_cost", *["100,1e-3,1e-5"] * 3]
+    (tmp_path / "c.csv").write_text("\n".join(lines))
+    (tmp_path / "f.toml").write_text("[clients]\nfile = 'c.csv'\n[game]\nnum_rounds = 9\n")
+    code, out, _ = dufl_command("plan", str(tmp_path / "f.toml"), "--out", str(tmp_path / "o"), "--json")
+    assert code == 0
+    assert json.loads(out)["num_clients"] == 3
+    assert dufl_command("certify", str(tmp_path / "o"))[0] == 0
+
+
+def test_trajectories_can_be_left_out(dufl_command: Any, tmp_path: Path) -> None:
+    dufl_command("plan", "--set", "num_rounds=9", "--out", str(tmp_path), "--no-trajectories")
+    with np.load(tmp_path / "plan.npz") as arrays:
+        assert "volume" not in arrays
+        assert "total_volume" in arrays
+    code, _, err = dufl_command("certify", str(tmp_path))
+    assert code == 2
+    assert "plan again with --trajectories" in err
+
+
+def test_figures_have_the_same_bytes_every_time(dufl_command: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        dufl_command("plan", "--set", "num_rounds=9", "--out", str(tmp_path / name))
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_help_and_version(dufl_command: Any) -> None:
+    code, out, _ = dufl_command("--help")
+    assert code == 0
+    assert "plan" in out
+    assert dufl_command("--version")[1] == f"dufl {dufl.__version__}\n"
+
+
+def test_as_a_process() -> None:
+    """The installed command itself, quiet on stderr when it is no terminal."""
+    command = Path(sys.executable).with_name("dufl")
+    done = subprocess.run(
+        [command, "plan", "--set", "num_rounds=1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: [game] num_rounds must be >= 2, got 1\n"
+    done = subprocess.run(
+        [command, "plan", "--set", "num_rounds=5", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["num_rounds"] == 5

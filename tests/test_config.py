@@ -1,0 +1,290 @@
+"""The configuration file: what it accepts, how it refuses, and that nothing breaks the parser."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dufl import Clients, Game, InputError, LogNormal, Uniform
+from dufl.cli.init import EXAMPLE
+from dufl.experiment.config import Config, clients_csv, load
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "federation.toml"
+    path.write_text(text)
+    return path
+
+
+def same(one: Game, two: Game) -> bool:
+    scalars = all(getattr(one, n) == getattr(two, n) for n in Game.model_fields if n != "clients")
+    columns = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
+    return scalars and all(np.array_equal(getattr(one.clients, n), getattr(two.clients, n)) for n in columns)
+
+
+def test_no_file_is_the_paper_s_default() -> None:
+    assert same(load().game, Game())
+    assert load().leader.method == "anticipating"
+
+
+def test_the_example_file_is_the_default(tmp_path: Path) -> None:
+    assert same(load(write(tmp_path, EXAMPLE)).game, Game())
+    assert load(write(tmp_path, EXAMPLE)).leader == load().leader
+
+
+def test_every_key_of_the_example_is_known_and_every_known_key_is_in_it() -> None:
+    keys = {line.strip("# ").partition("=")[0].strip() for line in EXAMPLE.splitlines() if "=" in line}
+    for name in (*Game.model_fields, *type(load().clients).model_fields, *type(load().leader).model_fields):
+        assert name == "clients" or name in keys, name
+
+
+def test_columns_from_numbers_lists_and_distributions(tmp_path: Path) -> None:
+    text = """
+    [clients]
+    count = 3
+    seed = 7
+    initial_volume = [1, 2.5, 3]
+    collection_cost = { low = 1e-4, high = 1e-3, scale = "log" }
+    training_cost = { median = 1e-5, spread = 0.5 }
+    initial_staleness = 2
+    capacity = 1e6
+    """
+    clients = load(write(tmp_path, text)).game.clients
+    expected = Clients.draw(
+        3,
+        7,
+        initial_volume=[1, 2.5, 3],
+        collection_cost=Uniform(low=1e-4, high=1e-3, scale="log"),
+        training_cost=LogNormal(median=1e-5, spread=0.5),
+        initial_staleness=2.0,
+        capacity=1e6,
+    )
+    assert same(Game(clients=clients), Game(clients=expected))
+    assert ((clients.collection_cost >= 1e-4) & (clients.collection_cost <= 1e-3)).all()
+
+
+def test_clients_from_a_csv_file_beside_the_configuration(tmp_path: Path) -> None:
+    lines = ["initial_volume,collection_cost,training_cost,capacity", "10,1e-3,1e-5,50", "20, 2e-3 ,0,"]
+    (tmp_path / "clients.csv").write_text("\n".join(lines))
+    clients = load(write(tmp_path, '[clients]\nfile = "clients.csv"')).game.clients
+    assert clients.initial_volume.tolist() == [10, 20]
+    assert clients.training_cost.tolist() == [1e-5, 0]
+    assert clients.capacity.tolist() == [50, np.inf]
+    assert clients.initial_staleness.tolist() == [1, 1]
+
+
+def test_csv_round_trip(tmp_path: Path) -> None:
+    clients = Clients.draw(20, 3, capacity=Uniform(low=1e5, high=1e6))
+    (tmp_path / "c.csv").write_text(clients_csv(clients))
+    assert same(Game(clients=clients), Game(clients=Clients.from_csv(tmp_path / "c.csv")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["game.num_rounds=7", "clients.count=3", "leader.method=algorithm1", "leader.search=direct"],
+        ["strong_convexity=0.5", "smoothness=2", "learning_rate=0.1"],
+        ["clients.initial_volume=[1,2]", "clients.count=2", "capacity={low=500,high=1000}"],
+    ],
+)
+def test_the_resolved_file_says_the_same(tmp_path: Path, changes: list[str]) -> None:
+    one = load(None, changes)
+    two = load(write(tmp_path, one.to_toml()))
+    assert same(one.game, two.game)
+    assert one.leader == two.leader
+
+
+def test_changes_win_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[game]\nnum_rounds = 5\ntime_sensitivity = 1.0")
+    config = load(path, ["game.num_rounds=9", "payment_range=[1, 2]", "method=algorithm1"])
+    assert (config.game.num_rounds, config.game.time_sensitivity) == (9, 1.0)
+    assert config.game.payment_range == (1.0, 2.0)
+    assert config.leader.method == "algorithm1"
+
+
+BAD: list[tuple[str, str]] = [
+    ("[game]\nconservation_range = [0, 1.3]", "conservation_range must be [low, high] with 0 <= low"),
+    ("[game]\nconservation_range = [-0.1, 1]", "conservation_range must be"),
+    ("[game]\npayment_range = [9, 3]", "payment_range must be [low, high] with 0 <= low <= high, got"),
+    ("[game]\npayment_range = [-1, 3]", "payment_range must be"),
+    ("[game]\npayment_range = [1]", "payment_range must be a pair [low, high]"),
+    ("[game]\npayment_range = [1, 2, 3]", "payment_range must be a pair [low, high]"),
+    ("[game]\npayment_range = 5", "payment_range must be a pair [low, high], got 5"),
+    ("[game]\nnum_rounds = 1", "num_rounds must be >= 2, got 1"),
+    ("[game]\nnum_rounds = 2.5", "num_rounds must be a whole number, got 2.5"),
+    ("[game]\nnum_rounds = true", "num_rounds must be a whole number, got True"),
+    ('[game]\ntime_sensitivity = "high"', "time_sensitivity must be a number, got 'high'"),
+    ("[game]\ntime_sensitivity = nan", "time_sensitivity must be a finite number, got nan"),
+    ("[game]\npayment_weight = 2", "payment_weight must be in [0, 1], got 2"),
+    ("[game]\ndecay = 0", "decay must be > 0, got 0"),
+    ("[game]\ndecay = 1.5", "decay must be in (0, 1], got 1.5"),
+    ("[game]\nnum_round = 3", "unknown key 'num_round' in [game]: did you mean 'num_rounds'?"),
+    ("[gane]\nnum_rounds = 3", "unknown key 'gane' (a section): did you mean 'game'?"),
+    ("game = 3", "[game] must be a section, got 3"),
+    ("[clients]\ncollection_cost = 0", "collection_cost must be > 0, got 0 for client 0"),
+    ("[clients]\ncollection_cost = -1e-4", "collection_cost must be > 0, got -0.0001"),
+    ("[clients]\ntraining_cost = -1", "training_cost must be >= 0, got -1"),
+    ("[clients]\ninitial_volume = -5", "initial_volume must be >= 0, got -5"),
+    ("[clients]\ninitial_volume = nan", "initial_volume must be a finite number, got nan"),
+    ("[clients]\ninitial_volume = inf", "initial_volume must be a finite number, got inf"),
+    ("[clients]\ninitial_volume = 0", "initial_volume must be > 0 for at least one client"),
+    ("[clients]\ninitial_volume = [1, 2]", "initial_volume must be one number or a list of 15"),
+    ("[clients]\ninitial_volume = 'much'", "initial_volume must be a number, a list of numbers"),
+    ("[clients]\ninitial_volume = [1, 'x']", "initial_volume must be a number, a list of numbers"),
+    ("[clients]\ninitial_volume = {low = 3, high = 1}", "initial_volume: low must be <= high"),
+    ("[clients]\ninitial_volume = {lo = 3, high = 1}", "unknown key 'lo': did you mean 'low'?"),
+    ("[clients]\ninitial_volume = {low = 3}", "initial_volume: high must be given"),
+    ("[clients]\ninitial_volume = {median = 0, spread = 1}", "initial_volume: median must be > 0"),
+    ("[clients]\ninitial_staleness = 0.5", "initial_staleness must be >= 1, got 0.5"),
+    ("[clients]\ncapacity = 0", "capacity must be > 0, got 0"),
+    ("[clients]\ncount = 0", "count must be >= 1, got 0"),
+    ("[clients]\ncount = 2.5", "count must be a whole number, got 2.5"),
+    ("[clients]\nseed = -1", "seed must be >= 0, got -1"),
+    ("[clients]\nfile = 'none.csv'", "none.csv must be a readable CSV file"),
+    ("[clients]\nfile = 'bad.csv'\ncount = 3", "count must be left out when file is given"),
+    (
+        "[clients]\nfile = 'missing.csv'",
+        "must have a column training_cost, got initial_volume, collection_cost",
+    ),
+    ("[clients]\nfile = 'text.csv'", "text.csv line 3: collection_cost must be a number, got 'dear'"),
+    ("[clients]\nfile = 'empty.csv'", "must have a header and at least one client"),
+    ("[clients]\nfile = 'short.csv'", "short.csv line 2 must have 3 cells, got 2"),
+    ("[clients]\nfile = 'extra.csv'", "must have no column but"),
+    ("[clients]\nfile = 'negative.csv'", "collection_cost must be > 0, got -1 for client 1"),
+    ("[leader]\nmethod = 'oracle'", "method must be one of 'anticipating' or 'algorithm1', got 'oracle'"),
+    ("[leader]\ncompetition = 'none'", "competition must be one of 'mean-field' or 'exact'"),
+    ("[leader]\nevaluations = 0", "evaluations must be >= 1, got 0"),
+    (
+        "[leader]\ncompetition = 'exact'\n[clients]\ncount = 1",
+        "competition must be 'mean-field' with a single",
+    ),
+    ("", "must not be empty"),
+    ("[game", "must be valid TOML"),
+]
+FILES = {
+    "missing.csv": "initial_volume,collection_cost\n1,2\n",
+    "text.csv": "initial_volume,collection_cost,training_cost\n1,2,3\n1,dear,3\n",
+    "empty.csv": "",
+    "short.csv": "initial_volume,collection_cost,training_cost\n1,2\n",
+    "extra.csv": "initial_volume,collection_cost,training_cost,colour\n1,2,3,4\n",
+    "negative.csv": "initial_volume,collection_cost,training_cost\n1,2,3\n1,-1,3\n",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: str) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as caught:
+        load(write(tmp_path, text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value).strip()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("num_rounds", "--set must be section.key=value, got 'num_rounds'"),
+        ("seed=3", "--set must be one of clients.seed, leader.seed, got seed"),
+        ("num_rouds=3", "unknown key 'num_rouds' in --set: did you mean 'num_rounds'?"),
+        ("game.sigma=3", "unknown key 'sigma' in [game]"),
+        ("=3", "unknown key ''"),
+    ],
+)
+def test_bad_changes(change: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(None, [change])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
+def test_unreadable_files(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "x.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match="must be a readable TOML file"):
+        load(path)
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.integers(-5, 10**6), st.floats(), st.booleans(), st.text(max_size=8), st.just(1e-4), st.just(15)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.sampled_from(["low", "high", "median", "spread", "scale", "x"]), inner, max_size=3
+        ),
+    ),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(
+    [
+        *Game.model_fields,
+        "count",
+        "initial_volume",
+        "collection_cost",
+        "training_cost",
+        "capacity",
+        "seed",
+        "initial_staleness",
+        "method",
+        "competition",
+        "search",
+        "smoothness",
+        "learning_rate",
+        "nonsense",
+    ]
+)
+
+
+def accepted_or_refused(path: Path) -> None:
+    try:
+        config = load(path)
+    except InputError:
+        return
+    assert isinstance(config, Config)
+    assert config.game.clients.size >= 1
+
+
+@settings(max_examples=400)
+@given(
+    table=st.dictionaries(
+        st.sampled_from(["game", "clients", "leader", "other"]),
+        st.one_of(st.dictionaries(KEYS, VALUES, max_size=4), VALUES),
+        max_size=3,
+    )
+)
+def test_any_table_is_accepted_or_refused(tmp_path_factory: Any, table: dict[str, Any]) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "f.toml"
+    path.write_text(tomli_w.dumps(table))
+    accepted_or_refused(path)
+
+
+@settings(max_examples=300)
+@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_any_bytes_are_accepted_or_refused(tmp_path_factory: Any, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "f.toml"
+    path.write_bytes(content)
+    accepted_or_refused(path)
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.lists(
+        st.lists(st.one_of(st.floats().map(str), st.text("0123456789.-e,\"'x", max_size=6)), max_size=5),
+        max_size=5,
+    ),
+    header=st.permutations(["initial_volume", "collection_cost", "training_cost", "capacity"]),
+)
+def test_any_csv_is_accepted_or_refused(
+    tmp_path_factory: Any, rows: list[list[str]], header: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "c.csv").write_text("\n".join(",".join(row) for row in [header, *rows]))
+    accepted_or_refused(write(folder, "[clients]\nfile = 'c.csv'"))

@@ -1,0 +1,153 @@
+"""Plans: what they carry, that they repeat, and a population too large to look at one by one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dufl import Algorithm1, CapacityError, Clients, Game, InputError, certify, equilibrium, solve
+from dufl.experiment.files import replacing, to_json
+from dufl.game import client
+from dufl.game.utility import client_utility
+
+
+def test_the_plan_is_consistent() -> None:
+    plan = solve()
+    game = plan.game
+    np.testing.assert_allclose(plan.volume.sum(axis=1), plan.total_volume, rtol=1e-12)
+    weighted = (plan.volume * plan.staleness).sum(axis=1) / plan.total_volume
+    np.testing.assert_allclose(weighted, plan.mean_staleness, rtol=1e-9)
+    outcome = plan.outcomes
+    utility = client_utility(game.clients, plan.payment, plan.volume, plan.collection, plan.total_volume)
+    np.testing.assert_allclose(outcome.utility, utility)
+    assert outcome.payment.sum() == pytest.approx(plan.total_payment)
+    assert plan.server_cost.payment.sum() == pytest.approx(game.payment_weight * plan.total_payment)
+
+
+@pytest.mark.parametrize("count", [5, 15, 45])
+def test_the_optimal_strategy_beats_random_and_zero(count: int) -> None:
+    plan = solve(Game(clients=Clients.draw(count, 0)))
+    outcome = plan.outcomes
+    assert (outcome.utility > outcome.random_utility).all()
+    assert (outcome.utility > outcome.zero_utility).all()
+
+
+def test_same_input_same_bits() -> None:
+    one, two = solve(), solve()
+    assert (one.payment, one.conservation_rate) == (two.payment, two.conservation_rate)
+    np.testing.assert_array_equal(one.volume, two.volume)
+    options = Algorithm1(max_iterations=2, seed=4)
+    paper = [solve(leader="algorithm1", algorithm1=options).payment for _ in range(2)]
+    assert paper[0] == paper[1]
+
+
+def test_planning_again_in_mid_course() -> None:
+    """From any round on, the rest of a plan is the plan of the rest, given its volumes and ages."""
+    game = Game(num_rounds=40)
+    whole = equilibrium(game, payment=60.0, conservation_rate=0.6)
+    clients = game.clients
+    rest = Game(
+        num_rounds=25,
+        clients=Clients(
+            whole.volume[15],
+            clients.collection_cost,
+            clients.training_cost,
+            initial_staleness=whole.staleness[15],
+        ),
+    )
+    later = equilibrium(rest, payment=60.0, conservation_rate=0.6)
+    np.testing.assert_allclose(later.volume, whole.volume[15:], rtol=1e-7)
+    np.testing.assert_allclose(later.staleness, whole.staleness[15:], rtol=1e-7)
+    np.testing.assert_allclose(later.mean_staleness, whole.mean_staleness[15:], rtol=1e-7)
+
+
+def test_capacity_is_checked() -> None:
+    with pytest.raises(CapacityError, match="client 1, which would hold 10 samples in round 0"):
+        equilibrium(
+            Game(clients=Clients([5.0, 10.0], 1e-3, 1e-5, capacity=[20.0, 9.0]), num_rounds=4),
+            payment=0.0,
+            conservation_rate=0.5,
+        )
+    roomy = Game(clients=Clients.draw(15, 0, capacity=1000.0))
+    assert solve(roomy).volume.max() <= 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"leader": "oracle"}, "leader must be one of 'anticipating' or 'algorithm1', got 'oracle'"),
+        ({"competition": "none"}, "competition must be one of 'mean-field' or 'exact', got 'none'"),
+    ],
+)
+def test_bad_methods(change: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        solve(**change)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_bad_offers() -> None:
+    with pytest.raises(InputError, match=r"conservation_rate must be in \[0, 1\], got 1.3"):
+        equilibrium(payment=1.0, conservation_rate=1.3)
+    with pytest.raises(InputError, match="payment must be >= 0, got -2"):
+        equilibrium(payment=-2.0, conservation_rate=0.3)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    numbers: dict[str, Any] = {"num_rounds": np.int64(7), "time_sensitivity": np.float32(0.5)}
+    game = Game(**numbers)
+    assert (game.num_rounds, game.time_sensitivity) == (7, 0.5)
+    plan = equilibrium(game, payment=np.float64(3), conservation_rate=np.float64(0.5))
+    assert plan.volume.shape == (7, 15)
+
+
+def large_game(count: int) -> Game:
+    """The paper's game for many clients, scaled so that the optimum stays where it is."""
+    return Game(
+        clients=Clients.draw(count, 0),
+        payment_weight=1e-4 * 15 / count,
+        payment_range=(0.0, 500.0 * count / 15),
+    )
+
+
+def test_many_clients_are_solved_and_certified_without_keeping_trajectories() -> None:
+    count = 3 * client.CHUNK + 100
+    plan = solve(large_game(count))
+    assert "_trajectories" not in plan.__dict__
+    assert plan.equilibrium.residual <= 1e-9
+    assert plan.equilibrium.passes <= 6
+    certificate = certify(plan)
+    assert certificate.holds(1e-8)
+    assert certificate.fixed_gain.shape == (count,)
+    assert certificate.influence < 1e-6
+    assert plan.outcomes.utility.shape == (count,)
+    assert "_trajectories" not in plan.__dict__
+    assert 50 < plan.payment * 15 / count < 55
+
+
+@pytest.mark.slow
+def test_a_million_clients() -> None:
+    plan = solve(large_game(1_000_000))
+    assert plan.equilibrium.residual <= 1e-6
+    certificate = certify(plan)
+    assert certificate.holds(1e-6)
+    assert certificate.deviation_gain <= 1e-8
+
+
+def interrupted_write(path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        interrupted_write(path)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f.txt"]
+
+
+def test_json_without_infinity() -> None:
+    assert to_json({"a": [float("inf"), 1.5]}).split() == ["{", '"a":', "[", "1e999,", "1.5", "]", "}"]

@@ -1,0 +1,92 @@
+"""What the project promises its users and keeps for itself: names, rooms, imports, documents."""
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dufl
+
+ROOT = Path(__file__).parent.parent
+PAPER_MAP = ROOT / "docs" / "paper-map.md"
+
+PUBLIC = [
+    "Algorithm1",
+    "CapacityError",
+    "Certificate",
+    "Clients",
+    "DuflError",
+    "Game",
+    "InputError",
+    "LogNormal",
+    "MissingExtraError",
+    "Plan",
+    "Uniform",
+    "best_response",
+    "certify",
+    "certify_profile",
+    "convergence_weights",
+    "equilibrium",
+    "solve",
+]
+
+
+def test_public_names() -> None:
+    assert sorted(dufl.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(dufl, name).__doc__
+    assert set(PUBLIC) <= set(dir(dufl))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dufl.nonsense  # noqa: B018
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = (
+        f"{statement}\nimport sys, json\nprint(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_what_is_loaded_when() -> None:
+    """`import dufl` and `--help` load nothing heavy; the mathematics needs no torch, no plots."""
+    heavy = {"numpy", "numba", "scipy", "sklearn", "pydantic", "matplotlib", "torch", "flwr", "streamlit"}
+    assert not heavy & loaded_by("import dufl")
+    assert not heavy & loaded_by("import dufl.cli")
+    assert not {"sklearn", "matplotlib", "torch", "flwr", "streamlit"} & loaded_by("import dufl.game.plan")
+
+
+def test_the_paper_map_is_true() -> None:
+    """Every function and every test that the map names exists."""
+    text = PAPER_MAP.read_text(encoding="utf-8")
+    functions = set(re.findall(r"`(dufl\.[\w.]+)`", text))
+    tests = set(re.findall(r"`tests/(test_\w+)\.py::(\w+)`", text))
+    assert len(functions) >= 12
+    assert len(tests) >= 12
+    for name in functions:
+        home, _, last = name.rpartition(".")
+        try:
+            module: object = importlib.import_module(home)
+        except ModuleNotFoundError:  # a method: module.Class.method
+            outer, _, owner = home.rpartition(".")
+            module = getattr(importlib.import_module(outer), owner)
+        assert hasattr(module, last), name
+    for file, name in tests:
+        source = ast.parse((ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(source) if isinstance(node, ast.FunctionDef)}, name
+
+
+def test_the_constraints_pin_every_dependency() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in text.splitlines() if "==" in line}
+    assert "torch==2.13.0" in text.splitlines()
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = re.findall(r'^\s+"([A-Za-z0-9_.-]+)[\[<>=]', project, re.MULTILINE)
+    wanted += re.findall(r'"(torch|safetensors|flwr|streamlit|plotly)[\[<>=]', project)
+    assert len(wanted) > 15
+    assert {name.lower().replace("_", "-") for name in wanted} <= pinned
