@@ -151,7 +151,8 @@ def whole(console: Console, one_pass: float) -> None:
     certificate = dufl.certify(plan)
     console.print(
         f"certify at N = 10⁶: {time.perf_counter() - solved:.1f} s, largest gain "
-        f"{certificate.deviation_gain:.1e}, knowing its influence {certificate.influence:.1e}, holds: {certificate.holds()}"
+        f"{certificate.deviation_gain:.1e}, knowing its influence {certificate.influence:.1e}, "
+        f"holds: {certificate.holds()}"
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dufl import Clients, Game, InputError, LogNormal, Uniform
 from dufl.cli.init import EXAMPLE
-from dufl.experiment.config import Config, clients_csv, load
+from dufl.experiment.config import Config, load
 
 
 def write(folder: Path, text: str) -> Path:
@@ -79,7 +79,7 @@ def test_clients_from_a_csv_file_beside_the_configuration(tmp_path: Path) -> Non
 
 def test_csv_round_trip(tmp_path: Path) -> None:
     clients = Clients.draw(20, 3, capacity=Uniform(low=1e5, high=1e6))
-    (tmp_path / "c.csv").write_text(clients_csv(clients))
+    (tmp_path / "c.csv").write_text(clients.to_csv())
     assert same(Game(clients=clients), Game(clients=Clients.from_csv(tmp_path / "c.csv")))
 
 

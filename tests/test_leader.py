@@ -1,9 +1,11 @@
 """The leaders: what they promise, and the figures known for the paper's defaults."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from dufl import Algorithm1, Clients, Game, Plan, equilibrium, solve
+from dufl import Algorithm1, Clients, Game, Plan, certify, equilibrium, solve
 from dufl.game import bayesian
 from dufl.game.leader import algorithm1, anticipating, cost_surface
 from dufl.game.search import Square, minimise
@@ -171,3 +173,41 @@ def test_both_leaders_in_the_exact_game() -> None:
     paper = solve(leader="algorithm1", competition="exact", algorithm1=EXACT_SEARCH)
     assert best.server_cost.total < paper.server_cost.total
     assert best.payment < paper.payment
+
+
+EDGES: list[dict[str, Any]] = [
+    {"payment_range": (0.0, 0.0)},
+    {"payment_range": (0.0, 0.0), "conservation_range": (0.0, 0.9)},
+    {"payment_range": (0.0, 0.0), "conservation_range": (0.0, 0.0)},
+    {"payment_range": (0.0, 1e9)},
+    {"payment_range": (0.0, 1e-9)},
+    {"payment_weight": 1.0},
+    {"payment_weight": 0.0},
+    {"sampling_noise": 0.0},
+    {"sampling_noise": 0.0, "time_sensitivity": 0.0},
+    {"volume_weight": 0.0, "staleness_weight": 0.0},
+    {"time_sensitivity": 100.0},
+    {"num_rounds": 2},
+]
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=str)
+def test_edges_of_the_parameters_are_solved_too(edge: dict[str, Any]) -> None:
+    game = Game(**({"num_rounds": 30} | edge))
+    for options in (EXACT_SEARCH, Algorithm1(max_iterations=2)):
+        paper = solve(game, leader="algorithm1", algorithm1=options)
+        assert certify(paper).holds()
+    best = solve(game)
+    assert certify(best).holds()
+    low, high = game.payment_range
+    assert low <= best.payment <= high
+    if game.conservation_range[1] == 1:
+        assert best.server_cost.total <= best.no_update_cost
+    if edge.get("payment_range") == (0.0, 1e9):  # a range far too wide hides nothing
+        assert best.server_cost.total == pytest.approx(solve(Game(num_rounds=30)).server_cost.total, rel=1e-6)
+
+
+def test_two_directions_of_preference() -> None:
+    """γ = 0 pays as much as it may, γ = 1 nothing."""
+    assert solve(Game(payment_weight=0.0)).payment == pytest.approx(500)
+    assert solve(Game(payment_weight=1.0)).payment == 0

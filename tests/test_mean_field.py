@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from dufl import Clients, Game, InputError, equilibrium
 from dufl.game import client
+from dufl.game.compression import compress
 from dufl.game.mean_field import find_equilibrium, price_of
 from dufl.game.parameters import Competition
-from dufl.game.population import compress
+from dufl.game.threads import CHUNK
 from laws import random_game
 
 BOTH: list[Competition] = ["mean-field", "exact"]
@@ -162,7 +163,7 @@ def test_a_large_population_borrows_the_derivative_of_its_types(competition: Com
 
 
 def test_same_bits_whatever_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = Clients.draw(3 * client.CHUNK + 5, 0)
+    clients = Clients.draw(3 * CHUNK + 5, 0)
     price, nothing = np.full(20, 0.01), np.zeros(20)
     totals = []
     for threads in (1, 2, 7):

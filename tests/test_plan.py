@@ -8,7 +8,7 @@ import pytest
 
 from dufl import Algorithm1, CapacityError, Clients, Game, InputError, certify, equilibrium, solve
 from dufl.experiment.files import replacing, to_json
-from dufl.game import client
+from dufl.game.threads import CHUNK
 from dufl.game.utility import client_utility
 
 
@@ -111,7 +111,7 @@ def large_game(count: int) -> Game:
 
 
 def test_many_clients_are_solved_and_certified_without_keeping_trajectories() -> None:
-    count = 3 * client.CHUNK + 100
+    count = 3 * CHUNK + 100
     plan = solve(large_game(count))
     assert "_trajectories" not in plan.__dict__
     assert plan.equilibrium.residual <= 1e-9

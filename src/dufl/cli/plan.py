@@ -46,8 +46,7 @@ def plan(
     with progress_bar() as begin:
         found = _find(config, payment, conservation_rate, begin)
         rival = _rival(config, found, begin)
-        begin("certifying")
-        certificate = certify(found)
+        certificate = certify(found, begin("certifying"))
         summary = found.summary() | {
             "deviation_gain": certificate.deviation_gain,
             "influence_gain": certificate.influence,

@@ -9,16 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tomli_w
 from pydantic import BeforeValidator
 
 from dufl.errors import InputError
+from dufl.game.clients_file import COLUMNS
 from dufl.game.leader import Algorithm1
 from dufl.game.parameters import Competition, Game
 from dufl.game.plan import Leader
 from dufl.game.population import (
-    COLUMNS,
     PAPER_COLLECTION_COST,
     PAPER_TRAINING_COST,
     Clients,
@@ -131,15 +130,6 @@ def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
             "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
         )
     return Config(game=game, clients=clients, leader=leader)
-
-
-def clients_csv(clients: Clients) -> str:
-    """The clients as a CSV file that `Clients.from_csv` reads back exactly."""
-    table = np.array([getattr(clients, name) for name in COLUMNS]).T
-    lines = [",".join(COLUMNS)]
-    for row in table.tolist():
-        lines.append(",".join("" if v == float("inf") else repr(v) for v in row))
-    return "\n".join(lines) + "\n"
 
 
 def _clients_section(values: Table) -> ClientsSection:

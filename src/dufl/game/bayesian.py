@@ -102,7 +102,7 @@ def _candidates(incumbent: Array, generator: np.random.Generator) -> Array:
 
 def _logarithm(costs: Array) -> Array:
     """Log U, cut off where it is far above the least: there only "bad" matters, not how bad."""
-    values = np.log(np.maximum(costs, 1e-300))
+    values = np.log(np.clip(costs, 1e-300, 1e300))
     return np.asarray(np.minimum(values, values.min() + FAR))
 
 

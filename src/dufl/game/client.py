@@ -23,11 +23,6 @@ If a client sees its own influence on the total, its marginal price falls with i
 p(t) − slope(t)·D(t): the same problem with 2β + slope(t) in place of 2β.
 """
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +30,11 @@ import numpy.typing as npt
 from dufl.errors import InputError
 from dufl.game.dynamics import Array, volume
 from dufl.game.population import Clients, Values
+from dufl.game.threads import in_order
 
 LANES = 16  # clients per block: the innermost loops run over them, as vector instructions
-CHUNK = 512 * LANES  # clients per task; sums run over chunks in order, whatever the number of threads
 NEGLIGIBLE = 1e-7  # what is left of a sensitivity when the rounds further off are not looked at
 NOTHING = np.empty((0, 0))
-Result = TypeVar("Result")
 
 
 def best_response(
@@ -138,20 +132,6 @@ def random_strategy(
     drawn = np.random.default_rng(seed).uniform(0.0, 2.0, (num_rounds, collection.shape[1])) * mean
     drawn[-1] = 0.0
     return volume(initial_volume, drawn, conservation_rate), drawn
-
-
-def chunks(size: int) -> list[slice]:
-    """The fixed division of `size` clients into tasks."""
-    return [slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK)]
-
-
-def in_order(task: Callable[[slice], Result], size: int) -> list[Result]:
-    """Run a task on every chunk, on all cores; results in the order of the chunks."""
-    parts = chunks(size)
-    if len(parts) == 1:
-        return [task(parts[0])]
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
-        return list(pool.map(task, parts))
 
 
 def _answer(

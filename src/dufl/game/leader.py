@@ -15,11 +15,12 @@ from typing import Literal
 import numpy as np
 
 from dufl.game.client import total_response
+from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
-from dufl.game.population import compress
 from dufl.game.search import Choice, Cost, Progress, Square, minimise
+from dufl.game.threads import one_thread
 from dufl.game.utility import server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
 
@@ -170,14 +171,16 @@ def _search(
     if options.search == "bayesian":
         from dufl.game import bayesian  # scikit-learn: loaded where it is used
 
-        return bayesian.minimise(
-            cost,
-            game.payment_range,
-            game.conservation_range,
-            options.evaluations,
-            options.seed,
-            (before.payment, before.conservation_rate) if before else None,
-        )
+        known = (before.payment, before.conservation_rate) if before else None
+        with one_thread():
+            return bayesian.minimise(
+                cost,
+                game.payment_range,
+                game.conservation_range,
+                options.evaluations,
+                options.seed,
+                known,
+            )
     found = minimise(
         lambda payment, rate, _: cost(payment, rate),
         Square(game.payment_range, game.conservation_range),

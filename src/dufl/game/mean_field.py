@@ -19,16 +19,16 @@ its compressed self.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from dufl.errors import InputError
 from dufl.game.client import NOTHING, total_response
+from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition
-from dufl.game.population import Clients, compress
+from dufl.game.population import Clients
+from dufl.game.threads import one_thread
 
 TOLERANCE = 1e-9
 MAX_PASSES = 200
@@ -99,14 +99,8 @@ def find_equilibrium(
         start = rough.announced_volume
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
     guess[0] = clients.initial_total
-    with _linear_algebra().limit(limits=1):
+    with one_thread():
         return _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
-
-
-@cache
-def _linear_algebra() -> ThreadpoolController:
-    """Keeps systems of T equations on one thread: faster, and the same bits on any machine size."""
-    return ThreadpoolController()
 
 
 def _newton(

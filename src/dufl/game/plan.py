@@ -14,13 +14,14 @@ import numpy as np
 from dufl.errors import CapacityError
 from dufl.game import leader as leaders
 from dufl.game.certificate import Certificate, conclude, examine
-from dufl.game.client import in_order, random_strategy, trajectories, zero_strategy
+from dufl.game.client import random_strategy, trajectories, zero_strategy
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import Algorithm1, Trace, no_update_cost
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 from dufl.game.search import Progress
+from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, client_payment, client_utility, server_cost
 from dufl.inputs import Inputs, NonNegative, Share
 
@@ -221,7 +222,7 @@ def equilibrium(
     return _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
 
 
-def certify(plan: Plan) -> Certificate:
+def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     """Judge a plan client by client, independently of the solvers; see `Certificate`."""
     clients = plan.game.clients
 
@@ -237,7 +238,7 @@ def certify(plan: Plan) -> Certificate:
         rate = plan.conservation_rate
         return examine(chosen, plan.payment, rate, total, *profile, plan.competition)
 
-    return conclude(in_order(judge, clients.size), total, plan.competition)
+    return conclude(in_order(judge, clients.size, progress), total, plan.competition)
 
 
 def _plan(

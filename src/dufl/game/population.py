@@ -1,11 +1,9 @@
 """The clients of a federation: what each one holds at the start and what its work costs.
 
 A population is five vectors over clients. They come from numbers, lists, seeded distributions or a
-CSV file, and are checked together in one place. `compress` represents a large population by a few
-weighted types, on which a search is as good and far cheaper.
+CSV file, and are checked together in one place.
 """
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.errors import InputError
+from dufl.game.clients_file import COLUMNS, read_columns, write_columns
 from dufl.inputs import Inputs, NonNegative, Number, Positive
 
 Vector = npt.NDArray[np.float64]
 Values = float | Sequence[float] | Vector
 
-COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
-_REQUIRED = COLUMNS[:3]
 _RULES: dict[str, tuple[str, Callable[[Vector], Any]]] = {
     "initial_volume": (">= 0", lambda v: v >= 0),
     "collection_cost": ("> 0", lambda v: v > 0),
@@ -110,9 +107,10 @@ class Clients:
         given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
         columns = {name: _vector(name, v) for name, v in zip(COLUMNS, given, strict=True)}
         columns["multiplicity"] = _vector("multiplicity", multiplicity)
-        size = count if count is not None else max(v.size for v in columns.values())
-        if size < 1:
-            raise InputError.of("count", ">= 1", size)
+        sizes = [v.size for v in columns.values()]
+        size = count if count is not None else max(sizes)
+        if min(size, *sizes) < 1:
+            raise InputError.of("the number of clients", ">= 1", min(size, *sizes))
         for name, values in columns.items():
             object.__setattr__(self, name, _spread(name, values, size))
         for name in COLUMNS:
@@ -154,7 +152,11 @@ class Clients:
     @classmethod
     def from_csv(cls, path: str | Path) -> "Clients":
         """Clients from a CSV file with one line a client and the columns named as in `COLUMNS`."""
-        return cls(**_read_csv(Path(path)))
+        return cls(**read_columns(Path(path)))
+
+    def to_csv(self) -> str:
+        """The clients as the text of a CSV file that `from_csv` reads back exactly."""
+        return write_columns([getattr(self, name).tolist() for name in COLUMNS])
 
     def __repr__(self) -> str:
         return f"Clients(size={self.size})"
@@ -190,61 +192,6 @@ class Clients:
         return part
 
 
-def compress(clients: Clients, size: int) -> Clients:
-    """Represent a population by at most `size` weighted types of nearly alike clients.
-
-    Cells of equal weight come from halving the population again and again along the feature that
-    varies most (costs on a logarithmic scale). A cell's type has its mean volume, so that totals
-    are kept exactly, and its mean costs: the error is of second order in the width of a cell.
-    """
-    if clients.size <= size:
-        return clients
-    features = _features(clients)
-    cells = [np.arange(clients.size)]
-    while len(cells) * 2 <= size:
-        cells = [half for cell in cells for half in _halve(features, cell)]
-    order, sizes = np.concatenate(cells), np.array([cell.size for cell in cells])
-    starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    weight = clients.multiplicity[order]
-    total = np.add.reduceat(weight, starts)
-
-    def mean(values: Vector) -> Vector:
-        return np.asarray(np.add.reduceat(weight * values[order], starts) / total)
-
-    volume = mean(clients.initial_volume)
-    aged = mean(clients.initial_volume * clients.initial_staleness)
-    return Clients(
-        volume,
-        1 / mean(1 / clients.collection_cost),
-        mean(clients.training_cost),
-        np.divide(aged, volume, out=np.ones_like(volume), where=volume > 0),
-        multiplicity=total,
-    )
-
-
-def _features(clients: Clients) -> Vector:
-    """What makes clients behave differently, each feature scaled to unit variance."""
-    cost = clients.training_cost
-    floor = cost[cost > 0].min() if (cost > 0).any() else 1.0
-    raw = [
-        np.log(clients.collection_cost),
-        np.log(np.maximum(cost, 0.1 * floor)),
-        clients.initial_volume,
-        clients.initial_volume * clients.initial_staleness,
-    ]
-    kept = [(v - v.mean()) / v.std() for v in raw if v.std() > 1e-12 * (1 + abs(v.mean()))]
-    return np.array(kept) if kept else np.zeros((1, clients.size))
-
-
-def _halve(features: Vector, cell: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-    if cell.size < 2:
-        return [cell]
-    axis = int(np.argmax(features[:, cell].var(axis=1)))
-    middle = cell.size // 2
-    order = np.argpartition(features[axis, cell], middle)
-    return [cell[order[:middle]], cell[order[middle:]]]
-
-
 def _vector(name: str, values: Values) -> Vector:
     try:
         return np.atleast_1d(np.asarray(values, dtype=np.float64))
@@ -268,38 +215,3 @@ def _check(name: str, values: Vector) -> None:
         k = int(np.argmax(wrong))
         rule = rule if finite[k] else "a finite number"
         raise InputError.of(name, rule, f"{values[k]:g} for client {k}")
-
-
-def _read_csv(path: Path) -> dict[str, Any]:
-    try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
-    rows = [row for row in rows if any(cell.strip() for cell in row)]
-    if len(rows) < 2:
-        raise InputError(f"{path} must have a header and at least one client, got {len(rows)} lines")
-    header = [name.strip() for name in rows[0]]
-    for name in _REQUIRED:
-        if name not in header:
-            raise InputError(f"{path} must have a column {name}, got {', '.join(header)}")
-    for name in header:
-        if name not in COLUMNS:
-            raise InputError(f"{path} must have no column but {', '.join(COLUMNS)}, got {name!r}")
-    if len(set(header)) < len(header):
-        raise InputError(f"{path} must name each column once, got {', '.join(header)}")
-    table: dict[str, list[float]] = {name: [] for name in header}
-    for line, row in enumerate(rows[1:], start=2):
-        if len(row) != len(header):
-            raise InputError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
-        for name, cell in zip(header, row, strict=True):
-            table[name].append(_cell(path, line, name, cell))
-    return table
-
-
-def _cell(path: Path, line: int, name: str, cell: str) -> float:
-    if name == "capacity" and not cell.strip():
-        return math.inf  # an empty cell: no limit
-    try:
-        return float(cell)
-    except ValueError:
-        raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None

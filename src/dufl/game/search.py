@@ -19,6 +19,7 @@ Progress = Callable[[float], None]  # told the share of the work that is done
 MAGNITUDES = 1e-6  # the smallest payment looked at, relative to the largest
 GRID = (10, 8)  # payments, conservation rates
 VALLEYS = 3
+DEEPER = 3  # searches among payments below the smallest on the square
 COARSE, FINE = 1e-3, 1e-9  # relative tolerance of a cost on the grid, and in a valley
 
 
@@ -39,11 +40,15 @@ class Square:
     payment_range: Interval
     conservation_range: Interval
 
+    @property
+    def floor(self) -> float:
+        """The smallest payment on the square: six magnitudes are enough for one search."""
+        return max(self.payment_range[0], MAGNITUDES * self.payment_range[1])
+
     def point(self, u: float, v: float) -> tuple[float, float]:
         """(payment, conservation_rate) at (u, v) in [0, 1]²."""
         low, high = self.payment_range
-        floor = max(low, MAGNITUDES * high)
-        payment = high * (floor / high) ** (1 - u) if high > 0 else 0.0
+        payment = high * (self.floor / high) ** (1 - u) if high > 0 else 0.0
         least, most = self.conservation_range
         away = (1 - least) ** 0.5 + v * ((1 - most) ** 0.5 - (1 - least) ** 0.5)
         rate = min(max(1 - away**2, least), most)
@@ -59,7 +64,23 @@ class Square:
 
 
 def minimise(cost: Cost, square: Square, progress: Progress = lambda _: None) -> Choice:
-    """The best (R, θ) found on the grid and in its deepest valleys."""
+    """The best (R, θ) found on the grid and in its deepest valleys.
+
+    If that is the smallest payment on the square, and not the corner of no update, the search goes on
+    among smaller ones: a range may be far too wide.
+    """
+    best = _minimise(cost, square, progress)
+    for _ in range(DEEPER):
+        low, _ = square.payment_range
+        cornered = best.conservation_rate == square.conservation_range[1]
+        if best.payment > square.floor * 1.001 or square.floor <= low or cornered:
+            break
+        square = Square((low, square.floor), square.conservation_range)
+        best = min(best, _minimise(cost, square, progress), key=lambda choice: choice.cost)
+    return best
+
+
+def _minimise(cost: Cost, square: Square, progress: Progress) -> Choice:
     from scipy.optimize import minimize
 
     us, vs = square.axes()

@@ -99,7 +99,8 @@ def _accuracy_loss(game: Game, conservation_rate: float, total_volume: Array) ->
     clients = game.clients
     noise = game.volume_weight * clients.num_clients * game.sampling_noise**2
     nothing = np.full_like(total_volume, np.inf)
-    volume_loss = np.divide(noise, total_volume, out=nothing, where=total_volume > 0)
+    with np.errstate(over="ignore"):  # next to nothing left: as good as nothing
+        volume_loss = np.divide(noise, total_volume, out=nothing, where=total_volume > 0)
     mean_staleness = staleness(total_volume, conservation_rate, clients.initial_mean_staleness)
     aged = game.staleness_weight * game.time_sensitivity**2 * mean_staleness
     return forgotten * volume_loss, forgotten * aged

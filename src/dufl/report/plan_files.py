@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from dufl.errors import InputError
-from dufl.experiment.config import Config, clients_csv, load
+from dufl.experiment.config import Config, load
 from dufl.experiment.files import replacing, to_json, write_text
 from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition, Game
@@ -57,7 +57,7 @@ def write_plan(
     write_text(written[2], config.to_toml())
     if config.clients.file is not None:
         written.append(folder / "clients.csv")
-        write_text(written[-1], clients_csv(plan.game.clients))
+        write_text(written[-1], plan.game.clients.to_csv())
     return [*written, *write_plan_figures(plan, folder, rival, progress)]
 
 

@@ -1,0 +1,60 @@
+"""Clients as a CSV file: a header with the names in `COLUMNS`, then one line a client."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dufl.errors import InputError
+
+COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
+_REQUIRED = COLUMNS[:3]
+
+
+def write_columns(columns: Sequence[Sequence[float]]) -> str:
+    """The text of the file, numbers in full; no capacity is an empty cell."""
+    lines = [",".join(COLUMNS)]
+    for row in zip(*columns, strict=True):
+        lines.append(",".join("" if value == math.inf else repr(value) for value in row))
+    return "\n".join(lines) + "\n"
+
+
+def read_columns(path: Path) -> dict[str, Any]:
+    """The columns of a file, every cell checked to be a number."""
+    try:
+        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
+    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    if len(rows) < 2:
+        raise InputError(f"{path} must have a header and at least one client, got {len(rows)} lines")
+    header = [name.strip() for name in rows[0]]
+    _check_header(path, header)
+    table: dict[str, list[float]] = {name: [] for name in header}
+    for line, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise InputError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
+        for name, cell in zip(header, row, strict=True):
+            table[name].append(_cell(path, line, name, cell))
+    return table
+
+
+def _cell(path: Path, line: int, name: str, cell: str) -> float:
+    if name == "capacity" and not cell.strip():
+        return math.inf  # an empty cell: no limit
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    for name in _REQUIRED:
+        if name not in header:
+            raise InputError(f"{path} must have a column {name}, got {', '.join(header)}")
+    for name in header:
+        if name not in COLUMNS:
+            raise InputError(f"{path} must have no column but {', '.join(COLUMNS)}, got {name!r}")
+    if len(set(header)) < len(header):
+        raise InputError(f"{path} must name each column once, got {', '.join(header)}")

@@ -1,0 +1,61 @@
+"""A large population as a few weighted types, on which a search is as good and far cheaper."""
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.game.population import Clients, Vector
+
+
+def compress(clients: Clients, size: int) -> Clients:
+    """Represent a population by at most `size` weighted types of nearly alike clients.
+
+    Cells of equal weight come from halving the population again and again along the feature that
+    varies most (costs on a logarithmic scale). A cell's type has its mean volume, so that totals
+    are kept exactly, and its mean costs: the error is of second order in the width of a cell.
+    """
+    if clients.size <= size:
+        return clients
+    features = _features(clients)
+    cells = [np.arange(clients.size)]
+    while len(cells) * 2 <= size:
+        cells = [half for cell in cells for half in _halve(features, cell)]
+    order, sizes = np.concatenate(cells), np.array([cell.size for cell in cells])
+    starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    weight = clients.multiplicity[order]
+    total = np.add.reduceat(weight, starts)
+
+    def mean(values: Vector) -> Vector:
+        return np.asarray(np.add.reduceat(weight * values[order], starts) / total)
+
+    volume = mean(clients.initial_volume)
+    aged = mean(clients.initial_volume * clients.initial_staleness)
+    return Clients(
+        volume,
+        1 / mean(1 / clients.collection_cost),
+        mean(clients.training_cost),
+        np.divide(aged, volume, out=np.ones_like(volume), where=volume > 0),
+        multiplicity=total,
+    )
+
+
+def _features(clients: Clients) -> Vector:
+    """What makes clients behave differently, each feature scaled to unit variance."""
+    cost = clients.training_cost
+    floor = cost[cost > 0].min() if (cost > 0).any() else 1.0
+    raw = [
+        np.log(clients.collection_cost),
+        np.log(np.maximum(cost, 0.1 * floor)),
+        clients.initial_volume,
+        clients.initial_volume * clients.initial_staleness,
+    ]
+    kept = [(v - v.mean()) / v.std() for v in raw if v.std() > 1e-12 * (1 + abs(v.mean()))]
+    return np.array(kept) if kept else np.zeros((1, clients.size))
+
+
+def _halve(features: Vector, cell: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    if cell.size < 2:
+        return [cell]
+    axis = int(np.argmax(features[:, cell].var(axis=1)))
+    middle = cell.size // 2
+    order = np.argpartition(features[axis, cell], middle)
+    return [cell[order[:middle]], cell[order[middle:]]]
