@@ -40,7 +40,7 @@ def test_plan_as_json_is_the_plan_in_python(dufl_command: Any) -> None:
     assert code == 0
     assert found["payment"] == plan.payment
     assert found["conservation_rate"] == plan.conservation_rate
-    assert found["server_cost"] == plan.server_cost.total
+    assert found["server_cost"] == plan.server_cost
     assert found["total_payment"] == plan.payment * 100
     assert found["total_volume"] == plan.total_volume.tolist()
     assert found["mean_staleness"] == plan.mean_staleness.tolist()
@@ -108,13 +108,16 @@ def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> N
     assert code == 2
 
 
-def test_a_given_offer_and_a_pinned_half(dufl_command: Any) -> None:
+def test_a_given_offer_and_a_pinned_half(dufl_command: Any, tmp_path: Path) -> None:
     _, out, _ = dufl_command("plan", "--payment", "60", "--conservation-rate", "0.4", "--json")
     given = json.loads(out)
     assert (given["payment"], given["conservation_rate"], given["leader"]) == (60, 0.4, "given")
     _, out, _ = dufl_command("plan", "--payment", "60", "--json")
     pinned = json.loads(out)
     assert pinned["payment"] == 60
+    dufl_command("plan", "--payment", "60", "--set", "num_rounds=20", "--out", str(tmp_path))
+    _, out, _ = dufl_command("plan", str(tmp_path / "config.toml"), "--json")
+    assert json.loads(out)["payment"] == 60
     assert pinned["server_cost"] < given["server_cost"]
     _, out, _ = dufl_command("plan", "--conservation-rate", "0.4", "--json")
     assert json.loads(out)["conservation_rate"] == 0.4

@@ -22,7 +22,7 @@ def test_the_plan_is_consistent() -> None:
     utility = client_utility(game.clients, plan.payment, plan.volume, plan.collection, plan.total_volume)
     np.testing.assert_allclose(outcome.utility, utility)
     assert outcome.payment.sum() == pytest.approx(plan.total_payment)
-    assert plan.server_cost.payment.sum() == pytest.approx(game.payment_weight * plan.total_payment)
+    assert plan.cost_by_term.payment.sum() == pytest.approx(game.payment_weight * plan.total_payment)
 
 
 @pytest.mark.parametrize("count", [5, 15, 45])

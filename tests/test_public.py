@@ -24,7 +24,6 @@ PUBLIC = [
     "Game",
     "InputError",
     "LogNormal",
-    "MissingExtraError",
     "Plan",
     "Uniform",
     "best_response",

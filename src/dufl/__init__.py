@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dufl.errors import CapacityError, DuflError, InputError, MissingExtraError
+    from dufl.errors import CapacityError, DuflError, InputError
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
     from dufl.game.leader import Algorithm1
@@ -32,7 +32,6 @@ _HOMES = {
     "Game": "dufl.game.parameters",
     "InputError": "dufl.errors",
     "LogNormal": "dufl.game.population",
-    "MissingExtraError": "dufl.errors",
     "Plan": "dufl.game.plan",
     "Uniform": "dufl.game.population",
     "best_response": "dufl.game.client",
@@ -52,7 +51,6 @@ __all__ = [
     "Game",
     "InputError",
     "LogNormal",
-    "MissingExtraError",
     "Plan",
     "Uniform",
     "best_response",

@@ -1,9 +1,8 @@
 """The exceptions a user can meet. Each message says what is wrong and what to do.
 
     DuflError                    anything below
-    ├── InputError               a value breaks a rule: names the field, the rule and the value
-    │   └── CapacityError        the plan does not fit into a client's buffer
-    └── MissingExtraError        an optional library is not installed: names the extra
+    └── InputError               a value breaks a rule: names the field, the rule and the value
+        └── CapacityError        the plan does not fit into a client's buffer
 
 `InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it.
 """
@@ -28,7 +27,3 @@ class InputError(DuflError, ValueError):
 
 class CapacityError(InputError):
     """A client would have to hold more samples than its buffer takes."""
-
-
-class MissingExtraError(DuflError):
-    """A library of an optional extra is not installed."""

@@ -9,6 +9,7 @@ from dufl.cli.common import Changes, File, Json, Out, progress_bar
 if TYPE_CHECKING:
     from dufl.experiment.config import Config
     from dufl.game.plan import Plan
+    from dufl.game.search import Progress
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -40,11 +41,12 @@ def plan(
     from dufl.experiment.files import check_directory, make_directory, to_json
     from dufl.game.plan import certify
 
-    config = load(file, changes or [])
+    config = _pinned(load(file, changes or []), payment, conservation_rate)
     if out:
         check_directory(out)
     with progress_bar() as begin:
-        found = _find(config, payment, conservation_rate, begin)
+        given = payment is not None and conservation_rate is not None
+        found = _offered(config) if given else _searched(config, begin("searching"))
         rival = _rival(config, found, begin)
         certificate = certify(found, begin("certifying"))
         summary = found.summary() | {
@@ -54,15 +56,15 @@ def plan(
             "losing_clients": int((found.outcomes.utility < 0).sum()),
         }
         if rival:
-            summary["algorithm1_cost"] = rival.server_cost.total
+            summary["algorithm1_cost"] = rival.server_cost
             summary["algorithm1_payment"] = rival.payment
         if out:
             from dufl.report.plan_files import write_plan
 
             advance = begin("drawing")
             written = write_plan(found, rival, summary, config, make_directory(out), trajectories, advance)
-    if not found.equilibrium.converged:
-        typer.echo(f"warning: the equilibrium is only within {found.equilibrium.residual:.1e}", err=True)
+    if not found.converged:
+        typer.echo(f"warning: the equilibrium is only within {found.residual:.1e}", err=True)
     if json:
         typer.echo(to_json(summary), nl=False)
         return
@@ -76,38 +78,48 @@ def plan(
         console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
 
-def _find(config: "Config", payment: float | None, rate: float | None, begin: Any) -> "Plan":
-    from dufl.game.plan import Offer, equilibrium, solve
+def _pinned(config: "Config", payment: float | None, rate: float | None) -> "Config":
+    """The configuration with what is fixed as its whole range, so that it plans the same again."""
+    from dufl.game.plan import Offer
 
-    game, leader = config.game, config.leader
     offer = Offer(
         payment=0.0 if payment is None else payment,
         conservation_rate=0.0 if rate is None else rate,
     )
-    if payment is not None and rate is not None:
-        begin("solving")
-        return equilibrium(
-            game,
-            payment=offer.payment,
-            conservation_rate=offer.conservation_rate,
-            competition=leader.competition,
-        )
+    ranges: dict[str, tuple[float, float]] = {}
     if payment is not None:
-        game = game.replace(payment_range=(offer.payment, offer.payment))
+        ranges["payment_range"] = (offer.payment, offer.payment)
     if rate is not None:
-        game = game.replace(conservation_range=(offer.conservation_rate, offer.conservation_rate))
+        ranges["conservation_range"] = (offer.conservation_rate, offer.conservation_rate)
+    return config.model_copy(update={"game": config.game.replace(**ranges)}) if ranges else config
+
+
+def _offered(config: "Config") -> "Plan":
+    from dufl.game.plan import equilibrium
+
+    return equilibrium(
+        config.game,
+        payment=config.game.payment_range[0],
+        conservation_rate=config.game.conservation_range[0],
+        competition=config.leader.competition,
+    )
+
+
+def _searched(config: "Config", progress: "Progress") -> "Plan":
+    from dufl.game.plan import solve
+
     return solve(
-        game,
-        leader=leader.method,
-        competition=leader.competition,
-        algorithm1=leader.algorithm1,
-        progress=begin("searching"),
+        config.game,
+        leader=config.leader.method,
+        competition=config.leader.competition,
+        algorithm1=config.leader.algorithm1,
+        progress=progress,
     )
 
 
 def _rival(config: "Config", found: "Plan", begin: Any) -> "Plan | None":
     """Algorithm 1's plan for the same game, by exact search, to compare with."""
-    from dufl.game.leader import Algorithm1
+    from dufl.game.leader import FIXED_POINT
     from dufl.game.plan import solve
 
     if found.leader != "anticipating" or found.game.payment_range[0] == found.game.payment_range[1]:
@@ -116,6 +128,6 @@ def _rival(config: "Config", found: "Plan", begin: Any) -> "Plan | None":
         found.game,
         leader="algorithm1",
         competition=config.leader.competition,
-        algorithm1=Algorithm1(search="direct", damping=0.5),
+        algorithm1=FIXED_POINT,
         progress=begin("comparing with Algorithm 1"),
     )

@@ -70,7 +70,7 @@ def _axis(axis: str) -> tuple[str, list[str]]:
 
 def _row(file: Any, changes: list[str], value: str, seed: int) -> dict[str, Any]:
     from dufl.experiment.config import load
-    from dufl.game.leader import Algorithm1
+    from dufl.game.leader import FIXED_POINT
     from dufl.game.plan import certify, solve
 
     config: Config = load(file, changes)
@@ -80,17 +80,17 @@ def _row(file: Any, changes: list[str], value: str, seed: int) -> dict[str, Any]
         config.game,
         leader="algorithm1",
         competition=competition,
-        algorithm1=Algorithm1(search="direct", damping=0.5),
+        algorithm1=FIXED_POINT,
     )
     return {
         "value": value,
         "seed": seed,
         "payment": best.payment,
         "conservation_rate": best.conservation_rate,
-        "server_cost": best.server_cost.total,
+        "server_cost": best.server_cost,
         "algorithm1_payment": paper.payment,
         "algorithm1_conservation_rate": paper.conservation_rate,
-        "algorithm1_cost": paper.server_cost.total,
+        "algorithm1_cost": paper.server_cost,
         "no_update_cost": best.no_update_cost,
         "influence_gain": certify(best).influence,
     }

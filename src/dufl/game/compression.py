@@ -1,11 +1,14 @@
 """A large population as a few weighted types, on which a search is as good and far cheaper."""
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
 from dufl.game.population import Clients, Vector
 
 
+@lru_cache(maxsize=4)  # a search and the equilibrium after it ask for the same types
 def compress(clients: Clients, size: int) -> Clients:
     """Represent a population by at most `size` weighted types of nearly alike clients.
 

@@ -46,6 +46,9 @@ class Algorithm1(Inputs):
     seed: Seed = 0
 
 
+FIXED_POINT = Algorithm1(search="direct", damping=0.5)  # where the paper's loop leads if carried through
+
+
 @dataclass(frozen=True)
 class Trace:
     """Every iteration of Algorithm 1: what the server chose and how φ moved.
@@ -112,7 +115,7 @@ def algorithm1(
         totals.append(totals[-1] ** options.damping * held ** (1 - options.damping))
         change = np.abs(totals[-1] - totals[-2]).max() / totals[-2].max()
         settled = bool(change <= options.tolerance)
-        progress(len(choices) / options.max_iterations)
+        progress(1.0 if settled else len(choices) / options.max_iterations)
     trace = Trace(
         payment=np.array([c.payment for c in choices]),
         conservation_rate=np.array([c.conservation_rate for c in choices]),

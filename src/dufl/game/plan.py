@@ -98,8 +98,28 @@ class Plan:
         """R over all rounds."""
         return self.payment * self.game.num_rounds
 
+    @property
+    def residual(self) -> float:
+        """max_t |Σ_k D_k(t)/φ(t) − 1|."""
+        return self.equilibrium.residual
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual is within the tolerance."""
+        return self.equilibrium.converged
+
+    @property
+    def passes(self) -> int:
+        """Best-response passes over all clients."""
+        return self.equilibrium.passes
+
+    @property
+    def server_cost(self) -> float:
+        """U, over all rounds."""
+        return self.cost_by_term.total
+
     @cached_property
-    def server_cost(self) -> ServerCost:
+    def cost_by_term(self) -> ServerCost:
         """U by round and term."""
         return server_cost(self.game, self.payment, self.conservation_rate, self.total_volume)
 
@@ -152,11 +172,11 @@ class Plan:
         return {
             "payment": self.payment,
             "conservation_rate": self.conservation_rate,
-            "server_cost": self.server_cost.total,
+            "server_cost": self.server_cost,
             "server_cost_by_term": {
-                "payment": float(self.server_cost.payment.sum()),
-                "volume": float(self.server_cost.volume.sum()),
-                "staleness": float(self.server_cost.staleness.sum()),
+                "payment": float(self.cost_by_term.payment.sum()),
+                "volume": float(self.cost_by_term.volume.sum()),
+                "staleness": float(self.cost_by_term.staleness.sum()),
             },
             "total_payment": self.total_payment,
             "no_update_cost": self.no_update_cost,
@@ -164,9 +184,9 @@ class Plan:
             "num_rounds": self.game.num_rounds,
             "total_volume": self.total_volume.tolist(),
             "mean_staleness": self.mean_staleness.tolist(),
-            "converged": self.equilibrium.converged,
-            "residual": self.equilibrium.residual,
-            "passes": self.equilibrium.passes,
+            "converged": self.converged,
+            "residual": self.residual,
+            "passes": self.passes,
             "leader": self.leader,
             "competition": self.competition,
         }
@@ -192,7 +212,7 @@ def solve(
         progress: told the share of the work that is done.
 
     >>> plan = solve(Game(num_rounds=20))
-    >>> plan.server_cost.total < plan.no_update_cost
+    >>> plan.server_cost < plan.no_update_cost
     True
     """
     game = game or Game()
@@ -203,7 +223,7 @@ def solve(
     choice = leaders.anticipating(game, competition, progress)
     plan = _plan(game, choice.payment, choice.conservation_rate, competition, leader)
     idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
-    if idle and plan.no_update_cost < plan.server_cost.total:
+    if idle and plan.no_update_cost < plan.server_cost:
         return _plan(game, 0.0, 1.0, competition, leader)
     return plan
 

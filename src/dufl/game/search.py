@@ -71,7 +71,7 @@ def minimise(cost: Cost, square: Square, progress: Progress = lambda _: None) ->
     """
     best = _minimise(cost, square, progress)
     for _ in range(DEEPER):
-        low, _ = square.payment_range
+        low = square.payment_range[0]
         cornered = best.conservation_rate == square.conservation_range[1]
         if best.payment > square.floor * 1.001 or square.floor <= low or cornered:
             break

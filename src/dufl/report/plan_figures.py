@@ -68,7 +68,7 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
     rates = np.linspace(0, 1, SURFACE[1])
     costs = cost_surface(game, payments, rates, plan.competition, progress)
-    least = min(costs.min(), plan.server_cost.total)
+    least = min(costs.min(), plan.server_cost)
     figure, axes = new_figure(6.4, 4.6)
     levels = np.geomspace(least, min(4 * least, max(costs.max(), 1.01 * least)), 25)
     drawn = axes.contourf(
@@ -79,10 +79,10 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     bar.set_ticks(ticks, labels=[f"{v:.3g}" for v in ticks])
     bar.minorticks_off()
     mark: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "white", "clip_on": False, "zorder": 5}
-    label = f"this plan: U = {plan.server_cost.total:.4g}"
+    label = f"this plan: U = {plan.server_cost:.4g}"
     axes.plot(plan.payment, plan.conservation_rate, "*", color=RED, markersize=16, label=label, **mark)
     if rival is not None:
-        label = f"Algorithm 1: U = {rival.server_cost.total:.4g}"
+        label = f"Algorithm 1: U = {rival.server_cost:.4g}"
         axes.plot(rival.payment, rival.conservation_rate, "o", color=ORANGE, ms=9, label=label, **mark)
     label = f"no update: U = {plan.no_update_cost:.4g}"
     axes.plot(0, 1, "s", color=GREY, markersize=9, label=label, **mark)

@@ -38,7 +38,7 @@ def _headline(plan: Plan) -> Text:
 
 
 def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
-    cost = plan.server_cost
+    cost = plan.cost_by_term
     rows = [
         ("payment per round R", _money(plan.payment)),
         ("conservation rate θ", f"{plan.conservation_rate:.4f}"),
@@ -50,7 +50,7 @@ def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
         ("cost without update", _against(plan.no_update_cost, cost.total)),
     ]
     if rival is not None:
-        rows.append(("cost of Algorithm 1", _against(rival.server_cost.total, cost.total)))
+        rows.append(("cost of Algorithm 1", _against(rival.server_cost, cost.total)))
         rows.append(("payment of Algorithm 1", _against(rival.payment, plan.payment)))
     return rows
 
