@@ -11,6 +11,8 @@ samples: the server needs nothing but totals.
 Rounds are the first axis of every array; clients, where there are any, the second.
 """
 
+from itertools import accumulate
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,11 +41,14 @@ def staleness(volume: Array, conservation_rate: float, initial_staleness: npt.Ar
     held, conserved = volume[1:], conservation_rate * volume[:-1]
     share = np.divide(conserved, held, out=np.zeros_like(held), where=held > 0)
     np.minimum(share, 1.0, out=share)
-    aged = np.empty_like(volume)
-    aged[0] = initial_staleness
-    for t in range(1, len(volume)):
-        aged[t] = 1 + share[t - 1] * aged[t - 1]
-    return aged
+    start = np.broadcast_to(np.asarray(initial_staleness, dtype=np.float64), volume.shape[1:])
+    single = volume.ndim == 1  # plain numbers are faster than arrays of one
+    rows = accumulate(
+        share.tolist() if single else share,
+        lambda aged, kept: 1 + kept * aged,
+        initial=float(start) if single else start,
+    )
+    return np.array(list(rows))
 
 
 def general_staleness(
