@@ -123,7 +123,7 @@ def test_a_given_offer_and_a_pinned_half(dufl_command: Any, tmp_path: Path) -> N
     assert json.loads(out)["conservation_rate"] == 0.4
 
 
-@pytest.mark.parametrize(("rate", "least"), [("0.5", 1e20), ("0", np.inf)])
+@pytest.mark.parametrize(("rate", "least"), [("0.5", 1e20), ("0.0005", 1e300), ("0", np.inf)])
 def test_data_that_dies_out_is_reported(dufl_command: Any, rate: str, least: float) -> None:
     code, out, _ = dufl_command("plan", "--payment", "0", "--conservation-rate", rate, "--json")
     assert code == 0
@@ -189,6 +189,16 @@ def test_capacity_names_client_and_round(dufl_command: Any) -> None:
     assert "in round " in err
 
 
+def test_a_plan_that_fits_is_not_refused_because_algorithm_1_does_not(dufl_command: Any) -> None:
+    tight = ("--set", "initial_volume=100", "--set", "capacity=300", "--set", "num_rounds=20")
+    code, out, _ = dufl_command("plan", *tight, "--json")
+    assert code == 0
+    assert "algorithm1_cost" not in json.loads(out)
+    code, out, _ = dufl_command("sweep", "time_sensitivity=0.75,0.8", *tight)
+    assert code == 0
+    assert "–" in out
+
+
 def test_out_that_cannot_be_a_directory(dufl_command: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = dufl_command("plan", "--out", str(tmp_path / "file"))
@@ -223,6 +233,9 @@ def test_sweep(dufl_command: Any, tmp_path: Path) -> None:
     assert "saved in U" in out
     assert {path.name for path in tmp_path.iterdir()} == {"sweep.csv", "sweep.png", "sweep.svg"}
     assert dufl_command("sweep", "time_sensitivity")[0] == 2
+    assert dufl_command("sweep", "clients.seed=0,1", "--seeds", "2")[0] == 2
+    code, out, _ = dufl_command("sweep", "payment_range=[0,100],[0,500]", "--set", "num_rounds=9", "--json")
+    assert [row["value"] for row in json.loads(out)["rows"]] == ["[0,100]", "[0,500]"]
 
 
 def test_clients_from_csv_travel_with_the_plan(dufl_command: Any, tmp_path: Path) -> None:

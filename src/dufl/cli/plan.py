@@ -118,16 +118,10 @@ def _searched(config: "Config", progress: "Progress") -> "Plan":
 
 
 def _rival(config: "Config", found: "Plan", begin: Any) -> "Plan | None":
-    """Algorithm 1's plan for the same game, by exact search, to compare with."""
-    from dufl.game.leader import FIXED_POINT
-    from dufl.game.plan import solve
+    """Algorithm 1's plan for the same game, unless there is nothing to choose."""
+    from dufl.game.plan import algorithm1_rival
 
     if found.leader != "anticipating" or found.game.payment_range[0] == found.game.payment_range[1]:
         return None
-    return solve(
-        found.game,
-        leader="algorithm1",
-        competition=config.leader.competition,
-        algorithm1=FIXED_POINT,
-        progress=begin("comparing with Algorithm 1"),
-    )
+    advance = begin("comparing with Algorithm 1")
+    return algorithm1_rival(found.game, config.leader.competition, advance)

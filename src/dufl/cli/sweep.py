@@ -1,5 +1,6 @@
 """`dufl sweep`: how the plan moves when one value of the configuration does."""
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,8 @@ def sweep(
     from dufl.experiment.files import check_directory, make_directory, to_json, write_text
 
     key, values = _axis(axis)
+    if seeds > 1 and key == "clients.seed":
+        raise InputError.of("--seeds", "left out when clients.seed varies", seeds)
     if out:
         check_directory(out)
     rows = []
@@ -55,14 +58,15 @@ def sweep(
         return
     from rich.console import Console
 
-    Console(width=None if Console().is_terminal else 140).print(sweep_table(key, rows))
+    Console(width=None if Console().is_terminal else 200).print(sweep_table(key, rows))
     if out:
         typer.echo(f"written: {folder}/sweep.csv, {folder}/sweep.png, {folder}/sweep.svg")
 
 
 def _axis(axis: str) -> tuple[str, list[str]]:
     key, equals, text = axis.partition("=")
-    values = [value.strip() for value in text.split(",") if value.strip()]
+    parts = re.split(r",(?![^\[{]*[\]}])", text)  # not at a comma inside a list or a table
+    values = [part.strip() for part in parts if part.strip()]
     if not equals or not values:
         raise InputError.of("the axis", "KEY=V1,V2,…", repr(axis))
     return key.strip(), values
@@ -70,27 +74,20 @@ def _axis(axis: str) -> tuple[str, list[str]]:
 
 def _row(file: Any, changes: list[str], value: str, seed: int) -> dict[str, Any]:
     from dufl.experiment.config import load
-    from dufl.game.leader import FIXED_POINT
-    from dufl.game.plan import certify, solve
+    from dufl.game.plan import algorithm1_rival, certify, solve
 
     config: Config = load(file, changes)
-    competition = config.leader.competition
-    best = solve(config.game, competition=competition)
-    paper = solve(
-        config.game,
-        leader="algorithm1",
-        competition=competition,
-        algorithm1=FIXED_POINT,
-    )
+    best = solve(config.game, competition=config.leader.competition)
+    paper = algorithm1_rival(config.game, config.leader.competition)
     return {
         "value": value,
         "seed": seed,
         "payment": best.payment,
         "conservation_rate": best.conservation_rate,
         "server_cost": best.server_cost,
-        "algorithm1_payment": paper.payment,
-        "algorithm1_conservation_rate": paper.conservation_rate,
-        "algorithm1_cost": paper.server_cost,
+        "algorithm1_payment": paper.payment if paper else None,
+        "algorithm1_conservation_rate": paper.conservation_rate if paper else None,
+        "algorithm1_cost": paper.server_cost if paper else None,
         "no_update_cost": best.no_update_cost,
         "influence_gain": certify(best).influence,
     }

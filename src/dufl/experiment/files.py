@@ -53,7 +53,7 @@ def make_directory(path: Path) -> Path:
 def to_json(value: Any) -> str:
     """JSON that every parser reads; infinity is 1e999, which they read as infinity."""
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
-    return text.replace(f'"{_INFINITE}"', "1e999") + "\n"
+    return text.replace(f'"{_INFINITE}"', "1e999").replace(f'"-{_INFINITE}"', "-1e999") + "\n"
 
 
 _INFINITE = "\u221e"
@@ -64,7 +64,9 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_finite(item) for item in value]
-    return _INFINITE if isinstance(value, float) and math.isinf(value) else value
+    if isinstance(value, float) and math.isinf(value):
+        return _INFINITE if value > 0 else f"-{_INFINITE}"
+    return value
 
 
 def _umask() -> int:

@@ -173,7 +173,7 @@ def _examine(
         held, gathered = volume[:, k].copy(), collection[:, k].copy()
         others = np.maximum(total - held, 0.0)
         if payment > 0:
-            price[:] = payment * others / total**2 if exact else payment / total
+            price[:] = payment * (others / total) / total if exact else payment / total
         curvature[:] = 2 * beta[k]
         spent = alpha[k] * (gathered**2).sum() + beta[k] * (held**2).sum()
         turnover = spent + (payment * (held / total).sum() if payment > 0 else 0.0)
@@ -265,7 +265,7 @@ def _influence(
     for _ in range(50):
         for t in range(num_rounds):
             total = others[t] + now[t]
-            price[t] = payment * others[t] / total**2 if total > 0 else 0.0
+            price[t] = payment * (others[t] / total) / total if total > 0 else 0.0
             curvature[t] = 2 * beta
         best_deviation(price, curvature, theta, alpha, initial, trial, collected)
         bound = _gain(price, beta, alpha, now, collected_now, trial, collected)
@@ -307,7 +307,7 @@ def _true_gain(
     for t in range(held.size):
         before, after = others[t] + held[t], others[t] + better[t]
         if before > 0 and after > 0:
-            gain += payment * others[t] * (better[t] - held[t]) / (before * after)
+            gain += payment * (others[t] / before) * ((better[t] - held[t]) / after)
         gain -= beta * (better[t] - held[t]) * (better[t] + held[t])
         gain -= alpha * (collected[t] - gathered[t]) * (collected[t] + gathered[t])
     return gain

@@ -228,6 +228,25 @@ def solve(
     return plan
 
 
+def algorithm1_rival(
+    game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
+) -> Plan | None:
+    """Algorithm 1 carried through to its fixed point, to compare a plan with.
+
+    None if its plan does not fit into the clients' buffers.
+    """
+    try:
+        return solve(
+            game,
+            leader="algorithm1",
+            competition=competition,
+            algorithm1=leaders.FIXED_POINT,
+            progress=progress,
+        )
+    except CapacityError:
+        return None
+
+
 def equilibrium(
     game: Game | None = None,
     *,

@@ -32,7 +32,7 @@ def _headline(plan: Plan) -> Text:
     clients, rounds = plan.game.clients.size, plan.game.num_rounds
     return Text(
         f"Pay {_money(plan.payment)} a round and keep {100 * plan.conservation_rate:.1f} % of old data"
-        f"  ({clients:,} clients, {rounds:,} rounds, {plan.leader}, {plan.competition})",
+        f"  ({_count(clients, 'client')}, {rounds:,} rounds, {plan.leader}, {plan.competition})",
         style="bold",
     )
 
@@ -75,7 +75,7 @@ def _proof_rows(plan: Plan, certificate: Certificate) -> list[tuple[str, str]]:
     found = plan.equilibrium
     rows = [
         ("equilibrium", "found" if found.converged else "NOT within the tolerance"),
-        ("relative residual", f"{found.residual:.1e} after {found.passes} passes"),
+        ("relative residual", f"{found.residual:.1e} after {_count(found.passes, 'pass', 'passes')}"),
         ("largest gain by deviating alone", f"{certificate.deviation_gain:.1e} of the turnover"),
     ]
     if plan.competition == "mean-field":
@@ -126,6 +126,10 @@ def _spread(values: Array) -> str:
 
 def _path(values: Array) -> str:
     return " / ".join(_number(float(v)) for v in (values[0], values.mean(), values[-1]))
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _money(value: float) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
                 ("anticipating", own, BLUE, "o-"),
                 ("Algorithm 1", f"algorithm1_{name}", ORANGE, "s--"),
             ):
-                groups = [[r[field] for r in rows if r["value"] == v] for v in values]
+                groups = [[_number(r[field]) for r in rows if r["value"] == v] for v in values]
                 axis.plot(places, [np.mean(g) for g in groups], mark, color=color, ms=4, label=label)
                 low, high = [min(g) for g in groups], [max(g) for g in groups]
                 axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
@@ -66,11 +67,16 @@ def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
         return save(figure, folder, "sweep")
 
 
-def _saving(ours: str, theirs: str) -> Callable[[Row], float]:
-    return lambda row: 100 * (1 - row[ours] / row[theirs]) if row[theirs] > 0 else 0.0
+def _number(value: float | None) -> float:
+    """What is not there leaves a gap in a line."""
+    return math.nan if value is None else value
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Row], float]], ...] = (
+def _saving(ours: str, theirs: str) -> Callable[[Row], float | None]:
+    return lambda row: 100 * (1 - row[ours] / row[theirs]) if row[theirs] else None
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("R", lambda row: row["payment"]),
     ("θ", lambda row: row["conservation_rate"]),
     ("U", lambda row: row["server_cost"]),
@@ -84,7 +90,10 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], float]], ...] = (
 )
 
 
-def _range(values: list[float], name: str) -> str:
+def _range(found: list[float | None], name: str) -> str:
+    values = [value for value in found if value is not None]
+    if not values:
+        return "–"
     form = ".1e" if name == "influence gain" else ".1f" if name.endswith(("R", "%")) else ".3f"
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low}–{high}"

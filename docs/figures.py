@@ -1,0 +1,283 @@
+"""Make anew whatever README.md and docs/ take from running the project: `make figures`.
+
+pictures   docs/assets/*.png
+tables     between `<!-- begin NAME -->` and `<!-- end NAME -->` in a page
+sessions   every ```console block: its lines that begin with `$ ` are run again and their output is put in
+
+The sessions of one page share a folder of their own; a block with title="NAME" is a file in it.
+No number is typed by hand, so nothing here can go out of date without being seen in the diff.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+from PIL import Image
+
+import dufl
+from dufl.experiment.files import write_text
+from dufl.game.dynamics import Array
+from dufl.game.leader import FIXED_POINT
+from dufl.game.plan import Plan
+from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
+from dufl.report.plan_figures import surface, trajectories
+
+DOCS = Path(__file__).resolve().parent
+PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
+SEEDS = 4
+SENSITIVITIES = ("1.25", "0.75", "0.41", "0.2", "0.1")
+POPULATIONS = (2, 5, 15, 50, 150, 500, 1500)
+COLOURS = 128  # of a picture
+SIZE = 300_000  # bytes that all pictures may take together
+
+Row = dict[str, Any]
+Rows = list[Row]
+Column = tuple[str, Callable[[Row], float], str]
+
+_SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r'^```\w+ title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+def main() -> None:
+    """Pictures, then tables, then sessions."""
+    leaders, influence = leader_rows(), influence_rows()
+    with style():
+        plan, rival = dufl.solve(), algorithm1(dufl.Game())
+        publish(surface(plan, rival), "cost_surface")
+        publish(trajectories(plan), "trajectories")
+        publish(leaders_figure(leaders), "leaders")
+        publish(influence_figure(influence), "influence")
+    splice("leaders", leaders_table(leaders))
+    splice("influence", influence_table(influence))
+    for page in PAGES:
+        rerun(page)
+    size = sum(path.stat().st_size for path in (DOCS / "assets").iterdir())
+    assert size <= SIZE, f"docs/assets holds {size} bytes, more than {SIZE}"
+
+
+def algorithm1(game: dufl.Game) -> Plan:
+    """The plan of the paper's loop as `dufl plan` and `dufl sweep` compare with it."""
+    return dufl.solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
+
+
+def leader_rows() -> Rows:
+    """What `dufl sweep` finds over σ, a row a value and draw of the clients."""
+    axis = f"game.time_sensitivity={','.join(SENSITIVITIES)}"
+    found = run(["dufl", "sweep", axis, "--seeds", str(SEEDS), "--json"])
+    rows: Rows = json.loads(found)["rows"]
+    return rows
+
+
+def influence_rows() -> Rows:
+    """What the mean field leaves out, a row a number of clients and draw of them.
+
+    The weight of money is scaled by 15/N and the range of payments by N/15, so that the best offer
+    stays inside its range.
+    """
+    rows = []
+    for count in POPULATIONS:
+        for seed in range(SEEDS):
+            game = dufl.Game(
+                clients=dufl.Clients.draw(count, seed),
+                payment_weight=1e-4 * 15 / count,
+                payment_range=(0.0, 500.0 * count / 15),
+            )
+            rows.append({"value": count, "seed": seed} | influence_of(game))
+    return rows
+
+
+def influence_of(game: dufl.Game) -> Row:
+    """The mean-field plan of a game, and the same offer made to clients who know their influence."""
+    plan = dufl.solve(game)
+    met = dufl.equilibrium(
+        game, payment=plan.payment, conservation_rate=plan.conservation_rate, competition="exact"
+    )
+    best = dufl.solve(game, competition="exact")
+    return {
+        "payment": plan.payment,
+        "conservation_rate": plan.conservation_rate,
+        "gain": dufl.certify(plan).influence,
+        "overstated": float(plan.total_volume[1:].mean() / met.total_volume[1:].mean() - 1),
+        "regret": met.server_cost / best.server_cost - 1,
+    }
+
+
+def leaders_figure(rows: Rows) -> Figure:
+    """Payment, conservation rate and cost over σ, for both leaders."""
+    figure, axes = new_figure(9.0, 2.9, ncols=3)
+    places = [float(value) for value in SENSITIVITIES]
+    panels = (
+        ("Payment per round R", "payment", "algorithm1_payment"),
+        ("Conservation rate θ", "conservation_rate", "algorithm1_conservation_rate"),
+        ("Server cost U", "server_cost", "algorithm1_cost"),
+    )
+    for axis, (title, ours, theirs) in zip(axes, panels, strict=True):
+        draws(axis, places, groups(rows, theirs), ORANGE, "s", "Algorithm 1")
+        draws(axis, places, groups(rows, ours), BLUE, "o", "anticipating")
+        axis.set(title=title, xlabel="time sensitivity σ", xlim=(0, None))
+        axis.set_xticks(places, SENSITIVITIES)
+        axis.set_ylim(bottom=0)
+    axes[2].legend(loc="upper left")
+    return figure
+
+
+def influence_figure(rows: Rows) -> Figure:
+    """How what the mean field leaves out falls with the number of clients."""
+    figure, axis = new_figure(6.0, 3.4)
+    places = [float(count) for count in POPULATIONS]
+    series = (
+        ("overstated", GREEN, "s-", "total volume, overstated by"),
+        ("gain", BLUE, "o-", "largest gain of a client, of its turnover"),
+        ("regret", ORANGE, "D-", "server's cost, above the least it could have"),
+    )
+    for name, color, mark, label in series:
+        band(axis, places, groups(rows, name), color, mark, label)
+    middle = POPULATIONS.index(150)
+    for name, order, text in (("overstated", 1, "1/N"), ("gain", 2, "1/N²")):
+        anchor = float(np.mean(groups(rows, name)[middle]))
+        guide = [2.0 * anchor * (places[middle] / n) ** order for n in places[middle - 1 :]]
+        axis.plot(places[middle - 1 :], guide, ":", color=GREY, linewidth=1.0)
+        axis.annotate(text, (places[-1], guide[-1]), xytext=(5, 0), textcoords="offset points",
+                      color=GREY, fontsize=8, va="center")  # fmt: skip
+    axis.set(xscale="log", yscale="log", xlabel="clients N", ylabel="relative size")
+    axis.set_title("What the mean field leaves out")
+    axis.xaxis.set_major_locator(FixedLocator(places))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticklabels([f"{count:,}" for count in POPULATIONS])
+    axis.legend(loc="lower left")
+    return figure
+
+
+def draws(axis: Any, places: list[float], values: list[Array], color: str, mark: str, label: str) -> None:
+    """Every draw of the clients as a mark, and the median as a line."""
+    axis.plot(places, [np.median(v) for v in values], color=color, linewidth=1.2, alpha=0.7)
+    for place, drawn in zip(places, values, strict=True):
+        axis.plot(np.full(drawn.size, place), drawn, mark, color=color, ms=5, alpha=0.75,
+                  mew=0, clip_on=False, zorder=4, label=label if place == places[0] else None)  # fmt: skip
+
+
+def band(axis: Any, places: list[float], values: list[Array], color: str, mark: str, label: str) -> None:
+    """The mean over draws as a line, and their range around it."""
+    axis.plot(places, [v.mean() for v in values], mark, color=color, ms=4, label=label)
+    low, high = [v.min() for v in values], [v.max() for v in values]
+    axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def leaders_table(rows: Rows) -> str:
+    """Both leaders side by side."""
+
+    def saved(ours: str, theirs: str) -> Callable[[Row], float]:
+        return lambda row: 100 * (1 - row[ours] / row[theirs]) if row[theirs] > 0 else np.nan
+
+    columns: Sequence[Column] = (
+        ("R", lambda row: row["payment"], ".1f"),
+        ("θ", lambda row: row["conservation_rate"], ".2f"),
+        ("U", lambda row: row["server_cost"], ".2f"),
+        ("Alg. 1 R", lambda row: row["algorithm1_payment"], ".1f"),
+        ("Alg. 1 θ", lambda row: row["algorithm1_conservation_rate"], ".2f"),
+        ("Alg. 1 U", lambda row: row["algorithm1_cost"], ".2f"),
+        ("no update U", lambda row: row["no_update_cost"], ".2f"),
+        ("saved in U, %", saved("server_cost", "algorithm1_cost"), ".1f"),
+        ("saved in R, %", saved("payment", "algorithm1_payment"), ".1f"),
+    )
+    return table("σ", rows, columns)
+
+
+def influence_table(rows: Rows) -> str:
+    """What the mean field leaves out, over N."""
+    columns: Sequence[Column] = (
+        ("R", lambda row: row["payment"], ",.1f"),
+        ("θ", lambda row: row["conservation_rate"], ".2f"),
+        ("largest gain, of the turnover", lambda row: row["gain"], ".1e"),
+        ("total volume overstated by, %", lambda row: 100 * row["overstated"], ".2f"),
+        ("server's cost above the best, %", lambda row: 100 * row["regret"], ".4f"),
+    )
+    return table("N", rows, columns)
+
+
+def table(key: str, rows: Rows, columns: Sequence[Column]) -> str:
+    """A Markdown table with a line a value; several draws give the range from least to most."""
+    lines = [[key, *(name for name, _, _ in columns)], ["---:"] * (1 + len(columns))]
+    for value in dict.fromkeys(row["value"] for row in rows):
+        group = [row for row in rows if row["value"] == value]
+        cells = [span([get(row) for row in group], form) for _, get, form in columns]
+        lines.append([f"{value:,}" if isinstance(value, int) else str(value), *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def span(values: Iterable[float], form: str) -> str:
+    """The least and the most of some values, or both in one; a dash for none."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return "–"
+    low, high = f"{min(finite):{form}}", f"{max(finite):{form}}"
+    return low if low == high else f"{low}–{high}"
+
+
+def groups(rows: Rows, name: str) -> list[Array]:
+    """One field of the rows, an array a value."""
+    values = dict.fromkeys(row["value"] for row in rows)
+    return [np.array([row[name] for row in rows if row["value"] == value]) for value in values]
+
+
+def publish(figure: Figure, name: str) -> None:
+    """Put a picture into docs/assets, with as many colours as it needs to stay small."""
+    (DOCS / "assets").mkdir(exist_ok=True)
+    with TemporaryDirectory() as folder:
+        png, _ = save(figure, Path(folder), name)
+        with Image.open(png) as picture:
+            few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            few.save(DOCS / "assets" / png.name, optimize=True)
+
+
+def splice(name: str, text: str) -> None:
+    """Put a text between the markers of this name, wherever they are."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.compile(f"{begin}.*?{end}", re.DOTALL)
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        write_text(page, pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", before))
+
+
+def rerun(page: Path) -> None:
+    """Run the sessions of a page again."""
+    before = page.read_text(encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        for name, text in _FILE.findall(before):
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+
+        def again(session: re.Match[str]) -> str:
+            commands = [line for line in session[1].splitlines() if line.startswith("$ ")]
+            shown = (f"{line}\n{run(['bash', '-c', line[2:]], Path(folder))}" for line in commands)
+            return f"```console\n{''.join(shown)}```"
+
+        write_text(page, _SESSION.sub(again, before))
+
+
+def run(command: Sequence[str], folder: Path = DOCS) -> str:
+    """What a command prints, without colours and trailing spaces; its exit code is its own affair."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    main()
