@@ -243,7 +243,7 @@ KEYS = st.sampled_from(
 )
 
 
-def accepted_or_refused(path: Path) -> None:
+def assert_accepted_or_refused(path: Path) -> None:
     try:
         config = load(path)
     except InputError:
@@ -263,7 +263,7 @@ def accepted_or_refused(path: Path) -> None:
 def test_any_table_is_accepted_or_refused(tmp_path_factory: Any, table: dict[str, Any]) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "f.toml"
     path.write_text(tomli_w.dumps(table))
-    accepted_or_refused(path)
+    assert_accepted_or_refused(path)
 
 
 @settings(max_examples=300)
@@ -271,7 +271,7 @@ def test_any_table_is_accepted_or_refused(tmp_path_factory: Any, table: dict[str
 def test_any_bytes_are_accepted_or_refused(tmp_path_factory: Any, content: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "f.toml"
     path.write_bytes(content)
-    accepted_or_refused(path)
+    assert_accepted_or_refused(path)
 
 
 @settings(max_examples=200)
@@ -287,4 +287,4 @@ def test_any_csv_is_accepted_or_refused(
 ) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "c.csv").write_text("\n".join(",".join(row) for row in [header, *rows]))
-    accepted_or_refused(write(folder, "[clients]\nfile = 'c.csv'"))
+    assert_accepted_or_refused(write(folder, "[clients]\nfile = 'c.csv'"))

@@ -14,15 +14,16 @@ import numpy as np
 from dufl.errors import CapacityError
 from dufl.game import leader as leaders
 from dufl.game.certificate import Certificate, conclude, examine
-from dufl.game.client import random_strategy, trajectories, zero_strategy
+from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import Algorithm1, Trace, no_update_cost
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
+from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
-from dufl.game.utility import ServerCost, client_payment, client_utility, server_cost
+from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Inputs, NonNegative, Share
 
 Leader = Literal["anticipating", "algorithm1"]
@@ -40,27 +41,6 @@ class Method(Inputs):
 
     leader: Leader = "anticipating"
     competition: Competition = "mean-field"
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What the plan brings each client over all rounds.
-
-    Attributes:
-        payment: what it is paid.
-        utility: what is left of that after its costs.
-        zero_utility: what would be left if it alone collected nothing.
-        random_utility: what would be left if it alone collected as much, but at random.
-        collected: the samples it collects.
-        final_volume: the samples it holds in the last round.
-    """
-
-    payment: Array
-    utility: Array
-    zero_utility: Array
-    random_utility: Array
-    collected: Array
-    final_volume: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +143,12 @@ class Plan:
         """What each client earns, and what it would earn with a simpler strategy."""
 
         def work(part: slice) -> Array:
-            return _outcomes(self, self.game.clients.take(part), seed=part.start)
+            some = self.game.clients.take(part)
+            exact = self.competition == "exact"
+            profile = self.trajectories_of(some)
+            return outcomes(
+                some, self.payment, self.conservation_rate, self.total_volume, *profile, exact, part.start
+            )
 
         return Outcomes(*np.concatenate(in_order(work, self.game.clients.size), axis=1))
 
@@ -316,26 +301,3 @@ def _check_capacity(plan: Plan) -> None:
                 f"would hold {held:,.0f} samples in round {t}: raise its capacity or lower the "
                 f"payment (payment_range)"
             )
-
-
-def _outcomes(plan: Plan, clients: Clients, seed: int) -> Array:
-    payment, rate, num_rounds = plan.payment, plan.conservation_rate, plan.game.num_rounds
-    held, collected = plan.trajectories_of(clients)
-    start = clients.initial_volume
-    total = plan.total_volume[:, None]
-
-    def utility(volume: Array, collection: Array) -> Array:
-        own = volume - held if plan.competition == "exact" else 0.0
-        moved = np.broadcast_to(total + own, volume.shape)
-        return client_utility(clients, payment, volume, collection, moved)
-
-    return np.stack(
-        [
-            client_payment(payment, held, plan.total_volume).sum(axis=0),
-            utility(held, collected),
-            utility(*zero_strategy(start, num_rounds, rate)),
-            utility(*random_strategy(start, collected, rate, seed)),
-            collected.sum(axis=0),
-            held[-1],
-        ]
-    )

@@ -1,0 +1,63 @@
+"""What a plan brings each client, beside what two simpler strategies would."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dufl.game.client import random_strategy, zero_strategy
+from dufl.game.dynamics import Array
+from dufl.game.population import Clients
+from dufl.game.utility import client_payment, client_utility
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the plan brings each client over all rounds.
+
+    Attributes:
+        payment: what it is paid.
+        utility: what is left of that after its costs.
+        zero_utility: what would be left if it alone collected nothing.
+        random_utility: what would be left if it alone collected as much, but at random.
+        collected: the samples it collects.
+        final_volume: the samples it holds in the last round.
+    """
+
+    payment: Array
+    utility: Array
+    zero_utility: Array
+    random_utility: Array
+    collected: Array
+    final_volume: Array
+
+
+def outcomes(
+    clients: Clients,
+    payment: float,
+    conservation_rate: float,
+    total_volume: Array,
+    volume: Array,
+    collection: Array,
+    exact: bool,
+    seed: int,
+) -> Array:
+    """The rows of `Outcomes` for some clients, who hold `volume` and collect `collection`.
+
+    A client that deviates alone leaves the total as it is (mean field) or moves it (`exact`).
+    """
+
+    def utility(held: Array, collected: Array) -> Array:
+        own = held - volume if exact else np.zeros_like(volume)
+        return client_utility(clients, payment, held, collected, total_volume[:, None] + own)
+
+    start, num_rounds = clients.initial_volume, len(volume)
+    return np.stack(
+        [
+            client_payment(payment, volume, total_volume).sum(axis=0),
+            utility(volume, collection),
+            utility(*zero_strategy(start, num_rounds, conservation_rate)),
+            utility(*random_strategy(start, collection, conservation_rate, seed)),
+            collection.sum(axis=0),
+            volume[-1],
+        ]
+    )
