@@ -2,7 +2,8 @@
 
     DuflError                    anything below
     └── InputError               a value breaks a rule: names the field, the rule and the value
-        └── CapacityError        the plan does not fit into a client's buffer
+        ├── CapacityError        a plan, or a step, does not fit into a client's buffer
+        └── BufferFileError      a durable buffer's file is damaged, foreign or in use; it is left alone
 
 `InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it.
 """
@@ -23,6 +24,10 @@ class InputError(DuflError, ValueError):
         'conservation_rate must be in [0, 1], got 1.3'
         """
         return cls(f"{field} must be {rule}, got {value}")
+
+
+class BufferFileError(InputError):
+    """The file of a durable buffer cannot be used."""
 
 
 class CapacityError(InputError):

@@ -1,0 +1,254 @@
+"""A buffer that outlives its process: one SQLite file, every step one transaction.
+
+Two tables. `samples` is narrow (id, round of birth, label, checksum), so that choosing what to discard
+reads little; `features` holds the bytes of each sample and is touched only where samples come and go. A
+process killed at any moment leaves the state before a step or after it. The file belongs to one process
+at a time.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.data.buffer import Discard, Held, Rule, check_fits, check_step, checked_ages
+from dufl.data.samples import Samples
+from dufl.errors import BufferFileError, InputError
+
+APPLICATION = 0x4455464C  # "DUFL", in the header of the file
+VERSION = 1
+_SCHEMA = (
+    "CREATE TABLE about (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    "CREATE TABLE samples (id INTEGER PRIMARY KEY, born INTEGER, label INTEGER, checksum INTEGER)",
+    "CREATE TABLE features (id INTEGER PRIMARY KEY, bytes BLOB)",
+)
+
+
+class DurableBuffer:
+    """A buffer in a file; `create` it once, then `open` it as often as needed.
+
+    It behaves as `MemoryBuffer` does: the same steps keep the same samples.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        about = _read_about(connection)
+        self._dtype = np.dtype(about["dtype"])
+        self._shape = tuple(int(n) for n in about["shape"].split(",") if n)
+        self._capacity = float(about["capacity"])
+        self._rule = Rule(about["discard"], about["seed"], about["client"])
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        initial: Samples,
+        initial_age: npt.ArrayLike = 1,
+        *,
+        capacity: float = np.inf,
+        discard: Discard = "uniform",
+        seed: int = 0,
+        client: int = 0,
+    ) -> "DurableBuffer":
+        """Make a new file that holds the first samples; a file that is there is left alone."""
+        where = Path(path)
+        if where.exists():
+            raise BufferFileError(f"{where} must not exist yet: open it, or choose another name")
+        if not where.parent.is_dir():
+            raise BufferFileError(f"{where} must be in a folder that exists, got {where.parent}")
+        ages = checked_ages(initial, initial_age)
+        check_fits(len(initial), capacity)
+        about = {
+            "round": 0,
+            "next": len(initial),
+            "size": len(initial),
+            "dtype": initial.features.dtype.str,
+            "shape": ",".join(str(n) for n in initial.shape),
+            "capacity": repr(float(capacity)),
+            "discard": Rule(discard, seed, client).discard,
+            "seed": seed,
+            "client": client,
+        }
+        temporary = where.with_name(f".{where.name}.new")
+        temporary.unlink(missing_ok=True)
+        connection = _connect(temporary)
+        with _transaction(connection):
+            for statement in (
+                *_SCHEMA,
+                f"PRAGMA application_id={APPLICATION}",
+                f"PRAGMA user_version={VERSION}",
+            ):
+                connection.execute(statement)
+            _write_about(connection, about)
+            _insert(connection, initial, 0, 1 - ages)
+        connection.close()  # folds the log into the file, which is whole before it takes its name
+        temporary.replace(where)
+        return cls.open(where)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "DurableBuffer":
+        """Open a file that `create` made."""
+        where = Path(path)
+        _check_header(where)
+        connection = _connect(where)
+        try:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise BufferFileError(f"{where} must be undamaged, got: {verdict}")
+            return cls(connection, where)
+        except sqlite3.OperationalError as fault:
+            connection.close()
+            if "locked" in str(fault):
+                raise BufferFileError(f"{where} must be free, but another process has it open") from None
+            raise BufferFileError(f"{where} must be a readable buffer file: {fault}") from None
+        except (sqlite3.DatabaseError, KeyError, ValueError, TypeError, InputError) as fault:
+            connection.close()
+            if isinstance(fault, BufferFileError):
+                raise
+            raise BufferFileError(f"{where} must be an undamaged buffer file: {fault}") from None
+
+    def close(self) -> None:
+        """Give the file free for others."""
+        self._connection.close()
+
+    def __enter__(self) -> "DurableBuffer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return int(self._one("SELECT value FROM about WHERE key = 'size'"))
+
+    @property
+    def round(self) -> int:
+        """How often it has advanced."""
+        return int(self._one("SELECT value FROM about WHERE key = 'round'"))
+
+    @property
+    def mean_age(self) -> float:
+        """The mean age of the samples; 1 if there are none."""
+        born = self._one("SELECT avg(born) FROM samples")
+        return 1.0 if born is None else self.round + 1 - float(born)
+
+    def advance(self, keep: int, fresh: Samples) -> None:
+        """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""
+        with self._reporting():
+            rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
+            ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+            check_step(len(ids), keep, fresh, self._dtype, self._shape, self._capacity)
+            about = _read_about(self._connection)
+            now, first = about["round"], about["next"]
+            gone = [(int(i),) for i in ids[self._rule.discarded(born, keep, now)]]
+            after = {"round": now + 1, "next": first + len(fresh), "size": keep + len(fresh)}
+            with _transaction(self._connection):
+                self._connection.executemany("DELETE FROM samples WHERE id = ?", gone)
+                self._connection.executemany("DELETE FROM features WHERE id = ?", gone)
+                _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
+                _write_about(self._connection, about | after)
+
+    def held(self) -> Held:
+        """Everything in it, in the order in which it joined; bytes are checked against their checksums."""
+        query = (
+            "SELECT samples.id, born, label, checksum, bytes "
+            "FROM samples JOIN features USING (id) ORDER BY samples.id"
+        )
+        with self._reporting():
+            rows = self._connection.execute(query).fetchall()
+            if len(rows) != len(self):
+                raise BufferFileError(f"{self._path} must hold {len(self)} samples, got {len(rows)}")
+            for *facts, checksum, content in rows:
+                if _checksum(content, *facts) != checksum:
+                    raise BufferFileError(f"{self._path} must be undamaged, but sample {facts[0]} is not")
+            raw = np.frombuffer(b"".join(row[4] for row in rows), self._dtype)
+            features = raw.reshape(len(rows), *self._shape)
+            ids, born, labels = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+            return Held(Samples(features, labels), self.round + 1 - born, ids)
+
+    def _one(self, query: str) -> float:
+        value: float = self._connection.execute(query).fetchone()[0]
+        return value
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as fault:
+            raise BufferFileError(f"{self._path} must be usable: {fault}") from fault
+
+
+def _insert(connection: sqlite3.Connection, fresh: Samples, first: int, born: npt.NDArray[np.int64]) -> None:
+    blobs = [row.tobytes() for row in np.ascontiguousarray(fresh.features)]
+    ids = range(first, first + len(blobs))
+    facts = list(zip(ids, born.tolist(), fresh.labels.tolist(), strict=True))
+    rows = [(*fact, _checksum(blob, *fact)) for fact, blob in zip(facts, blobs, strict=True)]
+    connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)
+    connection.executemany("INSERT INTO features VALUES (?, ?)", zip(ids, blobs, strict=True))
+
+
+def _checksum(content: bytes, *facts: Any) -> int:
+    return zlib.crc32(repr(facts).encode(), zlib.crc32(content))
+
+
+def _read_about(connection: sqlite3.Connection) -> dict[str, Any]:
+    about = dict(connection.execute("SELECT key, value FROM about"))
+    if about.pop("checksum", None) != _checksum(b"", sorted(about.items())):
+        raise ValueError("what it says about itself does not fit its checksum")
+    return about
+
+
+def _write_about(connection: sqlite3.Connection, about: dict[str, Any]) -> None:
+    signed = about | {"checksum": _checksum(b"", sorted(about.items()))}
+    connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", signed.items())
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection that holds the file alone; each step is durable once it returns."""
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {setting}")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+    except sqlite3.Error as fault:
+        connection.close()
+        if "locked" in str(fault):
+            raise BufferFileError(f"{path} must be free, but another process has it open") from None
+        raise BufferFileError(f"{path} must be a usable buffer file: {fault}") from None
+    return connection
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _check_header(path: Path) -> None:
+    """Look at the first bytes, without SQLite: a foreign file is not touched."""
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+    except OSError as fault:
+        raise BufferFileError(f"{path} must be a readable buffer file: {fault}") from None
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise BufferFileError(f"{path} must be a buffer file, got something else")
+    if int.from_bytes(header[68:72], "big") != APPLICATION:
+        raise BufferFileError(f"{path} must be a buffer file of DUFL, got another program's database")
+    version = int.from_bytes(header[60:64], "big")
+    if version != VERSION:
+        raise BufferFileError(f"{path} must be of version {VERSION}, got {version}")

@@ -1,0 +1,149 @@
+"""Where fresh samples come from.
+
+A stream has two methods: `collect(count, round)` yields at most `count` samples, fewer if there are no
+more now, and `resume(collected)` goes on after so many samples were taken in all. Anything can be one:
+the simulated stream and an iterator here, a folder that another program fills in `folder`.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.data.arrival import Arrival
+from dufl.data.samples import Samples, concatenate
+from dufl.errors import InputError
+from dufl.inputs import Inputs, NonNegative, Positive, Seed, Whole
+
+BEFORE = -1  # the round in which a client collects what it holds at the start
+
+
+class Stream(Protocol):
+    """What yields fresh samples."""
+
+    def collect(self, count: int, round: int) -> Samples:
+        """At most `count` samples, collected in a round."""
+        ...
+
+    def resume(self, collected: int) -> None:
+        """Go on as if `collected` samples had been taken already."""
+        ...
+
+
+class SimulatedStream(Inputs):
+    """Samples of a dataset as they become known over time.
+
+    What is collected depends on (seed, client, round) alone, so there is nothing to resume. Within a round no
+    sample comes twice unless more are asked for than there are.
+
+    Attributes:
+        pool: the training samples of the dataset.
+        client: whose stream it is.
+        seed: of the simulation.
+        arrival: which classes there are when; all of them if left out.
+        skew: the concentration of the Dirichlet distribution from which each client's share of every
+            class is drawn; small is very uneven, none (the default) is even.
+        drift: the standard deviation, at the end, of a pattern of the client's own that comes to lie over
+            its fresh samples as rounds go by; 0 is none.
+        num_rounds: over which the drift builds up.
+    """
+
+    pool: Samples
+    client: Seed = 0
+    seed: Seed = 0
+    arrival: Arrival | None = None
+    skew: Positive | None = None
+    drift: NonNegative = 0.0
+    num_rounds: Whole = 100
+
+    def collect(self, count: int, round: int) -> Samples:
+        """Draw `count` samples of the classes there are in this round."""
+        generator = np.random.default_rng([self.seed, self.client, round + 1, 1])
+        chosen = self._draw(generator, count, self._classes(round))
+        fresh = self.pool.take(chosen)
+        if not self.drift:
+            return fresh
+        moved = fresh.unit() + self._pattern * (self.drift * max(round, 0) / self.num_rounds)
+        return Samples(moved.astype(np.float32), fresh.labels)
+
+    def resume(self, collected: int) -> None:
+        """Nothing to do: a round's samples depend on nothing before it."""
+
+    def _classes(self, round: int) -> npt.NDArray[np.int64]:
+        if self.arrival is None:
+            return np.arange(len(self._places))
+        return self.arrival.classes(round, self.seed, self.client)
+
+    def _draw(
+        self, generator: np.random.Generator, count: int, classes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.intp]:
+        present = [self._places[c] for c in classes if c < len(self._places)]
+        if self.skew is None:
+            return _take(generator, np.concatenate(present), count)
+        share = np.maximum(self._shares[classes], 1e-12)
+        numbers = generator.multinomial(count, share / share.sum())
+        parts = [_take(generator, places, n) for places, n in zip(present, numbers, strict=True)]
+        return np.asarray(generator.permutation(np.concatenate(parts)))
+
+    @cached_property
+    def _places(self) -> list[npt.NDArray[np.intp]]:
+        """Where the samples of each class are in the pool."""
+        number = self.arrival.num_classes if self.arrival else int(self.pool.labels.max()) + 1
+        order = np.argsort(self.pool.labels, kind="stable")
+        edges = np.searchsorted(self.pool.labels[order], np.arange(number + 1))
+        return [order[a:b] for a, b in pairwise(edges)]
+
+    @cached_property
+    def _shares(self) -> npt.NDArray[np.float64]:
+        generator = np.random.default_rng([self.seed, self.client, 0, 4])
+        return generator.dirichlet(np.full(len(self._places), self.skew or 1.0))
+
+    @cached_property
+    def _pattern(self) -> npt.NDArray[np.float32]:
+        generator = np.random.default_rng([self.seed, self.client, 0, 5])
+        return generator.standard_normal(self.pool.shape, dtype=np.float32)
+
+
+class IteratorStream:
+    """Any iterator of samples: single (features, label) pairs, or `Samples`, many at a time."""
+
+    def __init__(self, source: Iterable[Any]) -> None:
+        self._source = _singly(iter(source))
+        self._shape: tuple[int, ...] = (0,)
+
+    def collect(self, count: int, round: int) -> Samples:
+        """The next `count` samples, fewer if the iterator ends."""
+        taken = [sample for _, sample in zip(range(count), self._source, strict=False)]
+        if taken:
+            self._shape = taken[0].shape
+            return concatenate(taken)
+        return Samples(np.zeros((0, *self._shape), np.float32), np.zeros(0, np.int64))
+
+    def resume(self, collected: int) -> None:
+        """Pass over what was taken already: the iterator must begin where it began before."""
+        for skipped in range(collected):
+            if next(self._source, None) is None:
+                raise InputError.of(
+                    "the iterator", f"able to pass over {collected} samples to resume", f"{skipped}"
+                )
+
+
+def _singly(source: Iterator[Any]) -> Iterator[Samples]:
+    for item in source:
+        if isinstance(item, Samples):
+            yield from (item.take(slice(i, i + 1)) for i in range(len(item)))
+        else:
+            features, label = item
+            yield Samples(np.asarray(features)[None], [label])
+
+
+def _take(generator: np.random.Generator, places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    """`count` places drawn at random; each as often as any other, give or take one."""
+    if not places.size:
+        return places[:0]
+    whole, rest = divmod(count, places.size)
+    drawn = generator.permutation(places)[:rest] if rest else places[:0]
+    return np.concatenate([*[generator.permutation(places)] * whole, drawn])
