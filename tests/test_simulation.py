@@ -1,4 +1,4 @@
-"""Streams, whole plans and buffers together: the same seed gives the same data, in any order, after any stop."""
+"""Streams, whole plans and buffers together: same seed, same data, in any order and after any stop."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
