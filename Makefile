@@ -46,6 +46,7 @@ slow: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/game.py
+	$(BIN)/python benchmarks/data.py
 
 # The pictures and tables in README.md and docs/.
 figures: $(VENV)/.dev

@@ -117,10 +117,10 @@ def test_training_that_takes_longer_than_the_deadline_still_gets_what_came() -> 
 
 
 def test_no_exit_waits_for_a_hanging_stream() -> None:
-    never = threading.Event()
+    never, before = threading.Event(), set(threading.enumerate())
     Collector(Scripted(never), numbered(0, 0), deadline=0.01).start(1, 0)
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    assert any(thread.daemon for thread in others)
+    hanging = set(threading.enumerate()) - before
+    assert [thread.daemon for thread in hanging] == [True]
     never.set()
 
 

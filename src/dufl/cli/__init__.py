@@ -5,6 +5,7 @@ import sys
 import typer
 
 from dufl.cli.certify import certify
+from dufl.cli.data import app as data
 from dufl.cli.init import init
 from dufl.cli.plan import plan
 from dufl.cli.sweep import sweep
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 for command in (plan, init, sweep, certify):
     app.command()(command)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
