@@ -1,0 +1,162 @@
+"""`make bench`, second part: datasets, ageing, buffers and collection, in one run on one machine."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from dufl.data.ageing import Ageing
+from dufl.data.buffer import MemoryBuffer
+from dufl.data.collector import Collector
+from dufl.data.datasets import load_dataset
+from dufl.data.durable import DurableBuffer
+from dufl.data.samples import Samples
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+CLIENTS, HELD = 15, 1000
+
+
+def times(work: Callable[[], Any], runs: int) -> list[float]:
+    """How long each of some runs takes."""
+    found = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def loading(console: Console) -> None:
+    """MNIST from gzip to ready."""
+    folder = Path(os.environ.get("DUFL_DATA", SHARED))
+    if not folder.is_dir():
+        console.print(f"MNIST: left out, {folder} is not there")
+        return
+    took = min(times(lambda: load_dataset("mnist", folder), 3))
+    console.print(f"MNIST from gzip to ready: {took:.2f} s (target: under 2)")
+
+
+def buffers(console: Console) -> None:
+    """A step of 15 buffers against a copy of their bytes, and their noise."""
+    generator = np.random.default_rng(0)
+    pictures = generator.random((CLIENTS, HELD, 784), dtype=np.float32)
+    fresh = [Samples(pictures[k, :700], np.zeros(700, int)) for k in range(CLIENTS)]
+    held = [MemoryBuffer(Samples(pictures[k], np.zeros(HELD, int)), client=k) for k in range(CLIENTS)]
+    copy = np.empty_like(pictures)
+
+    def step() -> None:
+        for buffer, samples in zip(held, fresh, strict=True):
+            buffer.advance(300, samples)
+
+    step()
+    one_copy = float(np.median(times(lambda: np.copyto(copy, pictures), 30)))
+    one_step = float(np.median(times(step, 30)))
+    console.print(
+        f"advance of {CLIENTS} buffers of {HELD:,} × 784 floats: {1e3 * one_step:.1f} ms, a copy of the "
+        f"bytes {1e3 * one_copy:.1f} ms: {one_step / one_copy:.2f} times (target: 3)"
+    )
+    ageing = Ageing(time_sensitivity=1.25)
+    ages, ids = np.full(HELD, 30), np.arange(HELD)
+
+    def noise(client: int) -> Any:
+        return ageing.apply(pictures[client], ages, 0, client, ids)
+
+    def all_clients() -> None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(noise, range(CLIENTS)))
+
+    took = float(np.median(times(all_clients, 5)))
+    console.print(f"noise for the same: {took:.3f} s a round (target: 0.25)")
+
+
+def durable(console: Console, folder: Path) -> None:
+    """Durable steps, small and large."""
+    generator = np.random.default_rng(0)
+    fresh = Samples(generator.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8), np.zeros(100, int))
+    small = Samples(np.zeros((1000, 3, 32, 32), np.uint8), np.zeros(1000, int))
+    with DurableBuffer.create(folder / "small.db", small) as buffer:
+        took = times(lambda: buffer.advance(len(buffer) - 100, fresh), 200)
+    console.print(
+        f"durable advance, 100 fresh samples of 3 kB: median {1e3 * float(np.median(took)):.1f} ms, "
+        f"99 % under {1e3 * float(np.quantile(took, 0.99)):.1f} ms (target: median under 20)"
+    )
+    large = Samples(np.zeros((100_000, 3, 32, 32), np.uint8), np.zeros(100_000, int))
+    begin = time.perf_counter()
+    with DurableBuffer.create(folder / "large.db", large) as buffer:
+        made = time.perf_counter() - begin
+        size = (folder / "large.db").stat().st_size
+        before = _bytes_read()
+        took = times(lambda: buffer.advance(len(buffer) - 100, fresh), 20)
+        read = (_bytes_read() - before) / len(took)
+    console.print(
+        f"the same in a buffer of 100,000 samples ({size / 2**20:,.0f} MiB, made in {made:.1f} s): median "
+        f"{1e3 * float(np.median(took)):.1f} ms, {read / 2**20:.1f} MiB read a step"
+    )
+
+
+def _bytes_read() -> int:
+    """What this process has read, from files or their cache."""
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+class SlowStream:
+    """A stream that needs a given time, as a sensor or a network does."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def collect(self, count: int, round: int) -> Samples:
+        """Wait, then yield."""
+        time.sleep(self.seconds)
+        return Samples(np.zeros((count, 784), np.float32), np.zeros(count, int))
+
+    def resume(self, collected: int) -> None:
+        """Nothing to do."""
+
+
+def collecting(console: Console) -> None:
+    """A round in which training and collecting take equally long."""
+    weights = np.random.default_rng(0).random((1200, 1200))
+
+    def train() -> None:
+        for _ in range(12):
+            weights @ weights
+
+    alone = float(np.median(times(train, 5)))
+    collector = Collector(SlowStream(alone), Samples(np.zeros((0, 784), np.float32), np.zeros(0, int)))
+
+    def one_round() -> None:
+        collector.start(100, 0)
+        train()
+        collector.finish()
+
+    took = float(np.median(times(one_round, 9)))
+    console.print(
+        f"a round that trains {alone:.2f} s and collects {alone:.2f} s: {took:.2f} s = "
+        f"{took / alone:.2f} times the longer (target: 1.15)"
+    )
+
+
+def main() -> None:
+    """Print everything."""
+    console = Console(width=110)
+    console.print("\nData", style="bold")
+    loading(console)
+    buffers(console)
+    with tempfile.TemporaryDirectory() as folder:
+        durable(console, Path(folder))
+    collecting(console)
+
+
+if __name__ == "__main__":
+    main()

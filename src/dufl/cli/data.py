@@ -1,0 +1,155 @@
+"""`dufl data`: which datasets are there, fetch one, look at one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dufl.cli.common import Json, progress_bar
+from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dufl.data.datasets import Listing
+
+app = typer.Typer(help="List, fetch and look at datasets.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="digits, mnist, fmnist, svhn, cifar10 or cifar100.")]
+Shown = Annotated[
+    str, typer.Argument(help="A known name, or an .npz file with x_train, y_train, x_test, y_test.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where the files are; otherwise $DUFL_DATA, then the user's cache folder.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("list")
+def list_datasets(
+    data_dir: Folder = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare the files with their checksums.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Show which datasets are there, where, how many samples, verified or not."""
+    from dataclasses import asdict
+
+    from dufl.data.catalogue import CATALOGUE
+    from dufl.data.datasets import listing
+    from dufl.data.places import data_folders
+    from dufl.experiment.files import to_json
+
+    if data_dir and not data_dir.is_dir():
+        raise InputError.of("--data-dir", "a folder that exists", data_dir)
+    rows = []
+    with progress_bar() as begin:
+        advance = begin("verifying" if verify else "looking")
+        for name in CATALOGUE:
+            rows.append(listing(name, data_dir, verify))
+            advance(len(rows) / len(CATALOGUE))
+    folders = [str(folder) for folder in data_folders(data_dir)]
+    if json:
+        datasets = [asdict(row) | {"where": str(row.where) if row.where else None} for row in rows]
+        typer.echo(to_json({"folders": folders, "datasets": datasets}), nl=False)
+        return
+    from rich.console import Console
+
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(_table(rows, verify))
+    for row in rows:
+        if row.problem:
+            console.print(f"corrupt: {row.problem}", soft_wrap=True, markup=False, highlight=False)
+    looked = ", ".join(_short(Path(folder)) for folder in folders)
+    console.print(f"looked in {looked}", soft_wrap=True, markup=False, highlight=False)
+
+
+@app.command()
+def fetch(name: Name, data_dir: Folder = None) -> None:
+    """Download a dataset, check it and unpack it. What is there and verified is left alone."""
+    from dufl.data.fetch import fetch
+    from dufl.data.places import data_folders
+
+    folder = data_folders(data_dir)[0]
+    with progress_bar() as begin:
+        there = fetch(name, folder, begin)
+    typer.echo(f"verified: {there}" if there else f"{name} needs no files: it comes with scikit-learn")
+
+
+@app.command()
+def show(
+    name: Shown = "digits",
+    data_dir: Folder = None,
+    time_sensitivity: Annotated[
+        float, typer.Option(help="σ: how much a sample of a given age has changed.")
+    ] = 1.25,
+    noise_scale: Annotated[float, typer.Option(help="Of the noise on features in [0, 1].")] = 0.5,
+    num_rounds: Annotated[int, typer.Option(help="T, over which the noise grows.")] = 100,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.png", help="Where to; otherwise NAME.png.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw some samples with their labels, and how they look as they age."""
+    from dufl.data.ageing import Ageing
+    from dufl.data.datasets import load_dataset
+    from dufl.report.data_figures import check_picture, data_figure, save_picture
+
+    ageing = Ageing(time_sensitivity=time_sensitivity, noise_scale=noise_scale, num_rounds=num_rounds)
+    path = out or Path(f"{Path(name).stem}.png")
+    check_picture(path)
+    with progress_bar() as begin:
+        begin("loading")
+        dataset = load_dataset(name, data_dir)
+        begin("drawing")
+        save_picture(data_figure(dataset, ageing), path)
+    typer.echo(f"{dataset.describe()}\nwritten: {path}")
+
+
+def _table(rows: "list[Listing]", verify: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    from dufl.data.catalogue import CATALOGUE
+
+    table = Table(box=box.SQUARE, title_justify="left")
+    for column in ("name", "image", "classes"):
+        table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=True)
+    for column in ("train", "test"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    for row in rows:
+        known = CATALOGUE[row.name]
+        channels, height, width = known.shape
+        image = f"{height}×{width} {'grey' if channels == 1 else 'RGB'}"
+        counts = _count(row.train, known.train), _count(row.test, known.test)
+        where = _short(row.where) if row.where else _elsewhere(row)
+        table.add_row(row.name, image, str(len(known.class_names)), *counts, _state(row, verify), where)
+    return table
+
+
+def _count(there: int, all_of_it: int) -> str:
+    """How many samples are there, and of how many if not all."""
+    return f"{there:,}" if there == all_of_it else f"{there:,} of {all_of_it:,}" if there else ""
+
+
+def _state(row: "Listing", verify: bool) -> str:
+    if row.state != "subset":
+        return row.state if verify or row.state != "unverified" else "not checked"
+    return "subset, verified" if row.verified else "subset"
+
+
+def _elsewhere(row: "Listing") -> str:
+    return "in scikit-learn" if row.state == "embedded" else f"dufl data fetch {row.name}"
+
+
+def _short(path: Path) -> str:
+    """The path, from the user's home on if it is in there."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

@@ -1,0 +1,92 @@
+"""A web server on this machine that misbehaves as it is told."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+Fault = Literal["none", "404", "truncates", "stalls", "no ranges", "lies"]
+
+
+class Mirror:
+    """Serves `files` under every address that ends in their name.
+
+    Attributes:
+        files: name to bytes.
+        fault: how it misbehaves; "truncates" sends half of what it promised and hangs up, "stalls" does not
+            hang up, "lies" sends other bytes of the same length.
+        faults: how many requests the fault lasts for.
+        requests: (name, first byte asked for) of every request so far.
+    """
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.fault: Fault = "none"
+        self.faults = 1_000
+        self.requests: list[tuple[str, int]] = []
+        self.stop = threading.Event()
+        self.address = ""
+
+    def now(self) -> Fault:
+        """The fault of this request."""
+        self.faults -= 1
+        return self.fault if self.faults >= 0 else "none"
+
+
+@contextmanager
+def mirror(files: dict[str, bytes]) -> Iterator[Mirror]:
+    """A mirror with these files, for as long as the block lasts."""
+    told = Mirror(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer as told."""
+            with suppress(ConnectionError):  # the other side may have heard enough
+                _answer(self, told)
+
+        def log_message(self, format: str, *values: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    told.address = f"http://127.0.0.1:{server.server_address[1]}/data/"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield told
+    finally:
+        told.stop.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _answer(handler: BaseHTTPRequestHandler, told: Mirror) -> None:
+    name = handler.path.rpartition("/")[2]
+    fault = told.now()
+    asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+    start = int(asked[1]) if asked else 0
+    told.requests.append((name, start))
+    if fault == "404" or name not in told.files:
+        handler.send_error(404)
+        return
+    data = told.files[name]
+    if fault == "no ranges":
+        start = 0
+    if start >= len(data) > 0:
+        handler.send_error(416)
+        return
+    handler.send_response(206 if start else 200)
+    if start:
+        handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+    body = data[start:] if fault != "lies" else bytes(len(data) - start)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    if fault in ("truncates", "stalls"):
+        body = body[: len(body) // 2]
+    handler.wfile.write(body)
+    handler.wfile.flush()
+    if fault == "stalls":
+        told.stop.wait(10)
