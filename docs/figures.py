@@ -24,10 +24,13 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from PIL import Image
 
 import dufl
+from dufl.data.ageing import Ageing
+from dufl.data.datasets import load_dataset
 from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
 from dufl.game.plan import Plan
+from dufl.report.data_figures import data_figure
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
 from dufl.report.plan_figures import surface, trajectories
 
@@ -56,6 +59,7 @@ def main() -> None:
         publish(trajectories(plan), "trajectories")
         publish(leaders_figure(leaders), "leaders")
         publish(influence_figure(influence), "influence")
+        publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
     splice("leaders", leaders_table(leaders))
     splice("influence", influence_table(influence))
     for page in PAGES:

@@ -100,8 +100,9 @@ def test_fetch(data_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         local = replace(known, editions=(replace(edition, downloads=downloads),))
         monkeypatch.setitem(CATALOGUE, "mnist", local)
         code, out, err = data_command("fetch", "mnist")
-        assert (code, out, err) == (0, f"verified: {tmp_path / 'cache' / 'dufl' / 'mnist'}\n", "")
+        assert (code, out, err) == (0, "verified: ~/cache/dufl/mnist\n", "")
         server.fault = "404"
+        assert (tmp_path / "cache" / "dufl" / "mnist" / edition.downloads[0].name).is_file()
         assert data_command("fetch", "mnist")[0] == 0  # it is there: nobody is asked
         code, _, err = data_command("fetch", "mnist", "--data-dir", str(tmp_path / "other"))
     assert code == 2

@@ -208,6 +208,30 @@ def test_whole_or_a_part_in_any_packing(small: Path) -> None:
     np.testing.assert_array_equal(cut.train.features[:2], first.train.features[:2])
 
 
+def test_a_whole_edition_rather_than_a_part_of_another(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = CATALOGUE["cifar10"]
+    other = replace(known.editions[0], folders=("other",))
+    monkeypatch.setitem(CATALOGUE, "cifar10", replace(known, editions=(other, known.editions[0])))
+    (small.parent / "other").mkdir()
+    for name in ("data_batch_1.bin", "test_batch.bin"):
+        (small.parent / "other" / name).write_bytes(BATCHES[name])
+    assert load_dataset("cifar10", small.parent).source == small
+    (small / "data_batch_2.bin").unlink()
+    assert load_dataset("cifar10", small.parent).source == small.parent / "other"
+
+
+def test_images_without_their_labels_are_nothing(small: Path) -> None:
+    folder = small.parent / "mnist"
+    folder.mkdir()
+    for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(InputError, match="mnist is not there"):
+        load_dataset("mnist", small.parent)
+    (folder / "train-labels-idx1-ubyte.first5").write_bytes(b"")  # labels for other images than there are
+    with pytest.raises(InputError, match="mnist is not there"):
+        load_dataset("mnist", small.parent)
+
+
 def test_corrupt_files_say_what_to_do(small: Path) -> None:
     data = bytearray(BATCHES["test_batch.bin"])
     data[-1] ^= 1

@@ -14,8 +14,9 @@ from dufl import DuflError, InputError
 from dufl.data import fetch as fetching
 from dufl.data.catalogue import CATALOGUE, Description, Download, Edition, File
 from dufl.data.datasets import load_dataset
-from dufl.data.fetch import FetchError, fetch
+from dufl.data.fetch import fetch
 from dufl.data.unpack import unpack
+from dufl.errors import FetchError
 from mirror import Mirror, mirror
 from real_data import real
 
@@ -137,7 +138,7 @@ def test_a_server_that_ignores_ranges_is_read_from_the_start(
     (tmp_path / "mnist" / f"{LARGE}.part").write_bytes(mnist[LARGE][:5_000])
     bad.fault = "no ranges"
     fetch("mnist", tmp_path, None, [bad.address])
-    assert bad.requests[0] == (LARGE, 5_000)
+    assert [start for name, start in bad.requests if name == LARGE] == [5_000]  # and that one answer will do
     assert (tmp_path / "mnist" / LARGE).read_bytes() == mnist[LARGE]
 
 

@@ -1,6 +1,7 @@
 """The exceptions a user can meet. Each message says what is wrong and what to do.
 
     DuflError                    anything below
+    ├── FetchError               a dataset could not be had from any mirror: says what each of them did
     └── InputError               a value breaks a rule: names the field, the rule and the value
         ├── CapacityError        a plan, or a step, does not fit into a client's buffer
         └── BufferFileError      a durable buffer's file is damaged, foreign or in use; it is left alone
@@ -11,6 +12,10 @@
 
 class DuflError(Exception):
     """Base of all errors that DUFL raises on purpose."""
+
+
+class FetchError(DuflError):
+    """No mirror gave the file; the message says what each of them did."""
 
 
 class InputError(DuflError, ValueError):

@@ -62,7 +62,7 @@ def list_datasets(
     from rich.console import Console
 
     console = Console(width=None if Console().is_terminal else 160)
-    console.print(_table(rows, verify))
+    console.print(_table(rows, verify, wide=console.width >= 120))
     for row in rows:
         if row.problem:
             console.print(f"corrupt: {row.problem}", soft_wrap=True, markup=False, highlight=False)
@@ -79,7 +79,9 @@ def fetch(name: Name, data_dir: Folder = None) -> None:
     folder = data_folders(data_dir)[0]
     with progress_bar() as begin:
         there = fetch(name, folder, begin)
-    typer.echo(f"verified: {there}" if there else f"{name} needs no files: it comes with scikit-learn")
+    typer.echo(
+        f"verified: {_short(there)}" if there else f"{name} needs no files: it comes with scikit-learn"
+    )
 
 
 @app.command()
@@ -112,26 +114,26 @@ def show(
     typer.echo(f"{dataset.describe()}\nwritten: {path}")
 
 
-def _table(rows: "list[Listing]", verify: bool) -> "Table":
+def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":
+    """One line a dataset; what everyone knows about it only where there is room."""
     from rich import box
     from rich.table import Table
 
     from dufl.data.catalogue import CATALOGUE
 
     table = Table(box=box.SQUARE, title_justify="left")
-    for column in ("name", "image", "classes"):
-        table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=True)
-    for column in ("train", "test"):
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("name", "image", "classes", "train", "test") if wide else ("name", "train", "test"):
+        table.add_column(column, justify="left" if column in ("name", "image") else "right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("where", overflow="fold")
     for row in rows:
         known = CATALOGUE[row.name]
         channels, height, width = known.shape
         image = f"{height}×{width} {'grey' if channels == 1 else 'RGB'}"
+        about = [image, str(len(known.class_names))] if wide else []
         counts = _count(row.train, known.train), _count(row.test, known.test)
         where = _short(row.where) if row.where else _elsewhere(row)
-        table.add_row(row.name, image, str(len(known.class_names)), *counts, _state(row, verify), where)
+        table.add_row(row.name, *about, *counts, _state(row, verify), where)
     return table
 
 

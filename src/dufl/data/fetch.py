@@ -12,7 +12,7 @@ from dufl.data.catalogue import CATALOGUE, Description, Download, Edition
 from dufl.data.originals import check
 from dufl.data.places import find_in
 from dufl.data.unpack import unpack
-from dufl.errors import DuflError, InputError
+from dufl.errors import FetchError, InputError
 
 Begin = Callable[[str], Callable[[float], None]]
 
@@ -20,10 +20,6 @@ ATTEMPTS = 3  # to go on at one mirror, as long as each brings something
 TIMEOUT = 30.0  # seconds without a byte
 LIMIT = 1 << 30  # bytes; no dataset here has a larger file
 _PIECE = 1 << 16
-
-
-class FetchError(DuflError):
-    """No mirror gave the file; the message says what each of them did."""
 
 
 def fetch(
