@@ -1,6 +1,31 @@
-"""Test settings: the same examples on every run, however slow the machine."""
+"""Test settings: the same examples on every run, however slow the machine; and the commands as typed."""
 
+import sys
+from collections.abc import Callable
+
+import pytest
 from hypothesis import settings
+
+from dufl.cli import main
 
 settings.register_profile("dufl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("dufl")
+
+
+@pytest.fixture
+def dufl_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `dufl ARGUMENTS`: exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dufl", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        streams = capsys.readouterr()
+        return code, streams.out, streams.err
+
+    return run

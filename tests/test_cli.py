@@ -10,26 +10,6 @@ import numpy as np
 import pytest
 
 import dufl
-from dufl.cli import main
-
-Captured = pytest.CaptureFixture[str]
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `dufl ARGUMENTS`."""
-    monkeypatch.setattr(sys, "argv", ["dufl", *arguments])
-    code = 0
-    try:
-        main()
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    streams = capsys.readouterr()
-    return code, streams.out, streams.err
-
-
-@pytest.fixture
-def dufl_command(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> Any:
-    return lambda *arguments: run(monkeypatch, capsys, *arguments)
 
 
 def test_plan_as_json_is_the_plan_in_python(dufl_command: Any) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dufl.cli import main
 from dufl.data.ageing import Ageing
 from dufl.data.catalogue import CATALOGUE
 from dufl.data.datasets import load_dataset
@@ -19,11 +18,9 @@ from dufl.report.data_figures import data_figure
 from mirror import mirror
 from real_data import real
 
-Captured = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
-def data_command(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path) -> Any:
+def data_command(monkeypatch: pytest.MonkeyPatch, dufl_command: Any, tmp_path: Path) -> Any:
     """Exit code, stdout and stderr of `dufl data ARGUMENTS`, in an empty folder and with an empty cache."""
     monkeypatch.delenv("DUFL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -31,18 +28,7 @@ def data_command(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Pa
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dufl", "data", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        streams = capsys.readouterr()
-        return code, streams.out, streams.err
-
-    return run
+    return lambda *arguments: dufl_command("data", *arguments)
 
 
 def test_list_when_nothing_is_there(data_command: Any, tmp_path: Path) -> None:
