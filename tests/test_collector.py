@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -97,6 +98,31 @@ def test_a_stream_that_hangs_does_not_hold_the_round_and_loses_nothing() -> None
     collector.start(2, 2)
     assert collector.finish().samples.labels.tolist() == [4, 5]
     assert stream.calls == [(6, 0)]  # not asked again while it was late, nor for what was there
+
+
+def test_a_slow_stream_is_used_as_far_as_it_has_come() -> None:
+    """A deadline in the middle of a round's samples: those that have come are used, none is lost."""
+    half, more = threading.Event(), threading.Event()
+
+    def sensor() -> Iterator[Samples]:
+        yield numbered(0, 3)
+        half.set()
+        assert more.wait(30)
+        yield numbered(3, 50)
+
+    collector = Collector(IteratorStream(sensor()), numbered(0, 0), deadline=0.2)
+    collector.start(5, 0)
+    assert half.wait(30)
+    found = collector.finish()
+    assert found.samples.labels.tolist() == [0, 1, 2]
+    assert (found.shortfall, found.problem[:4]) == (2, "late")
+    more.set()
+    seen = found.samples.labels.tolist()
+    for t in range(1, 6):
+        collector.start(4, t)
+        seen += collector.finish().samples.labels.tolist()
+    assert seen == list(range(len(seen)))
+    assert len(seen) > 3
 
 
 def test_training_that_takes_longer_than_the_deadline_still_gets_what_came() -> None:

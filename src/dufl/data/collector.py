@@ -72,9 +72,10 @@ class Collector:
         problem, parts, seconds = "", [self._early], 0.0
         if self._task is not None:
             left = None if self._deadline is None else self._began + self._deadline - time.monotonic()
-            if self._task.wait(left):
+            done = self._task.wait(left)
+            parts += self._task.take()
+            if done:
                 problem, seconds = self._task.problem, self._task.seconds
-                parts.append(self._task.samples if self._task.samples is not None else self._none)
                 self._task = None
             else:
                 problem, seconds = f"late: not done after {self._deadline:g} s", float(self._deadline or 0)
@@ -87,10 +88,15 @@ class Collector:
 
 
 class _Task:
-    """One call of a stream, in a thread of its own that no exit of the program waits for."""
+    """A round's calls of a stream, in a thread of their own that no exit of the program waits for.
+
+    A stream with a `portion` is asked for so many samples at a time, and what has come can be taken
+    while it goes on; any other is asked once.
+    """
 
     def __init__(self, stream: Stream, count: int, round: int) -> None:
-        self.samples: Samples | None = None
+        self._come: list[Samples] = []
+        self._lock = threading.Lock()
         self.problem = ""
         self.seconds = 0.0
         self._thread = threading.Thread(target=self._run, args=(stream, count, round), daemon=True)
@@ -98,11 +104,25 @@ class _Task:
 
     def _run(self, stream: Stream, count: int, round: int) -> None:
         began = time.monotonic()
+        portion = getattr(stream, "portion", count)
+        missing = count
         try:
-            self.samples = stream.collect(count, round)
+            while missing > 0:
+                found = stream.collect(min(portion, missing), round)
+                with self._lock:
+                    self._come.append(found)
+                if len(found) < min(portion, missing):
+                    break
+                missing -= len(found)
         except Exception as fault:  # whatever a user's stream raises: the round goes on
             self.problem = f"failed: {type(fault).__name__}: {fault}"
         self.seconds = time.monotonic() - began
+
+    def take(self) -> list[Samples]:
+        """What has come since it was last asked."""
+        with self._lock:
+            come, self._come = self._come, []
+        return come
 
     def wait(self, seconds: float | None) -> bool:
         """Whether it is done, after waiting so long at most."""

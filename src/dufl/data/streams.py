@@ -108,7 +108,12 @@ class SimulatedStream(Inputs):
 
 
 class IteratorStream:
-    """Any iterator of samples: single (features, label) pairs, or `Samples`, many at a time."""
+    """Any iterator of samples: single (features, label) pairs, or `Samples`, many at a time.
+
+    It may be asked for one sample at a time, so a slow one is used as far as it has come.
+    """
+
+    portion = 1
 
     def __init__(self, source: Iterable[Any]) -> None:
         self._source = _singly(iter(source))
