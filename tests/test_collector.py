@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,6 +149,42 @@ def test_no_exit_waits_for_a_hanging_stream() -> None:
     hanging = set(threading.enumerate()) - before
     assert [thread.daemon for thread in hanging] == [True]
     never.set()
+
+
+class Returning:
+    """A stream that returns whatever it was given, whether that is samples or not."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def collect(self, count: int, round: int) -> Samples:
+        """The answer."""
+        found: Samples = self.answer
+        return found
+
+    def resume(self, collected: int) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "Samples, got NoneType"),
+        ([1, 2], "Samples, got list"),
+        (Samples(np.zeros((2, 5), np.float32), [0, 1]), "of shape (1,) and type float32, got (5,)"),
+        (Samples(np.zeros((2, 1), np.uint8), [0, 1]), "of shape (1,) and type float32, got (1,) and uint8"),
+    ],
+)
+def test_a_stream_that_yields_something_else_does_not_stop_the_round(answer: Any, words: str) -> None:
+    collector = Collector(Returning(answer), numbered(0, 0))
+    collector.start(2, 0)
+    found = collector.finish()
+    assert (len(found.samples), found.shortfall) == (0, 2)
+    assert found.samples.shape == (1,)
+    assert found.problem.startswith("failed: ")
+    assert words in found.problem
+    collector.start(2, 1)
+    assert collector.finish().shortfall == 2
 
 
 def test_misuse() -> None:

@@ -177,10 +177,41 @@ def test_a_full_disk_leaves_the_last_step(tmp_path: Path) -> None:
             buffer.advance(60, batch(2, 5000))
         assert buffer.round == 1
         assert digest(buffer.held()) == before
+        buffer._connection.execute("PRAGMA max_page_count=100000")  # room again: it goes on
+        buffer.advance(40, batch(2))
+        assert buffer.round == 2
+        before = digest(buffer.held())
     with DurableBuffer.open(path) as again:
         assert digest(again.held()) == before
-        again.advance(40, batch(2))
-        assert again.round == 2
+        again.advance(40, batch(3))
+        assert again.round == 3
+
+
+def test_killed_while_it_is_made_it_can_be_made_again(tmp_path: Path) -> None:
+    first, chance = batch(0, 3000), random.Random(0)
+    for trial in range(60):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - dies by signal
+            try:
+                DurableBuffer.create(folder / "b.db", first)
+            finally:
+                os._exit(1)
+        time.sleep(chance.uniform(0, 0.04))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        make = DurableBuffer.open if (folder / "b.db").exists() else None
+        with make(folder / "b.db") if make else DurableBuffer.create(folder / "b.db", first) as buffer:
+            assert len(buffer.held().ids) == 3000
+        assert [path.name for path in folder.iterdir()] == ["b.db"]
+
+
+def test_a_step_on_a_damaged_open_file_is_reported(tmp_path: Path) -> None:
+    with DurableBuffer.create(tmp_path / "b.db", batch(0)) as buffer:
+        buffer._connection.execute("UPDATE about SET value = 7 WHERE key = 'round'")
+        with pytest.raises(BufferFileError, match="does not fit its checksum"):
+            buffer.advance(5, batch(1))
 
 
 def test_it_reopens_as_it_was(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def cheaply(read: Reader, path: Path) -> Any:
         assert peak < PLENTY, f"{peak:,} bytes"
 
 
-def refuse(read: Reader, path: Path) -> str:
+def assert_refused(read: Reader, path: Path) -> str:
     with pytest.raises(InputError) as refused:
         cheaply(read, path)
     assert path.name in str(refused.value)
@@ -158,7 +158,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, name: str) -> None:
     data, read = FORMATS[name]
     places = {0, 1, 3, 7, 15, 100, len(data) // 2, len(data) - 5, len(data) - 1}
     for place in sorted(places):
-        refuse(read, write(tmp_path, name, data[:place]))
+        assert_refused(read, write(tmp_path, name, data[:place]))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -191,17 +191,17 @@ def test_no_damage_crashes_hangs_or_costs_memory(
 def test_an_idx_header_that_lies(tmp_path: Path, shape: tuple[int, ...], kind: str) -> None:
     plain = bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + GREY.tobytes()
     data = {"": plain, ".gz": gzip.compress(plain), ".xz": lzma.compress(plain)}[kind]
-    said = refuse(lambda path: read_idx(path, GREY.shape), write(tmp_path, f"images{kind}", data))
+    said = assert_refused(lambda path: read_idx(path, GREY.shape), write(tmp_path, f"images{kind}", data))
     assert "in its header" in said
 
 
 def test_a_wrong_magic(tmp_path: Path) -> None:
     floats = write(tmp_path, "floats", bytes((0, 0, 13, 3)) + idx(GREY)[4:])
-    assert "magic 0 0 8 3), got 0 0 13 3" in refuse(lambda path: read_idx(path, GREY.shape), floats)
+    assert "magic 0 0 8 3), got 0 0 13 3" in assert_refused(lambda path: read_idx(path, GREY.shape), floats)
     labels = write(tmp_path, "labels", idx(LABELS.astype(np.uint8)))
-    assert "with 3 axes" in refuse(lambda path: read_idx(path, GREY.shape), labels)
+    assert "with 3 axes" in assert_refused(lambda path: read_idx(path, GREY.shape), labels)
     unpacked = write(tmp_path, "images.gz", idx(GREY))
-    assert "gzip" in refuse(lambda path: read_idx(path, GREY.shape), unpacked)
+    assert "gzip" in assert_refused(lambda path: read_idx(path, GREY.shape), unpacked)
 
 
 @pytest.mark.parametrize("kind", [".gz", ".xz"])
@@ -210,11 +210,11 @@ def test_a_decompression_bomb_is_not_set_off(tmp_path: Path, kind: str) -> None:
     bomb = gzip.compress(zeros, 1) if kind == ".gz" else lzma.compress(zeros, preset=0)
     del zeros
     path = write(tmp_path, f"bomb{kind}", bomb)
-    assert "more" in refuse(lambda path: read_cifar_binary(path, COUNT, 1), path)
+    assert "more" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1), path)
     with pytest.raises(InputError, match="more"):
         verify(path, "md5:0", size=COUNT * 3073)
     inside = write(tmp_path, "bomb.npz.xz", lzma.compress(bytes(200 << 20), preset=0))
-    assert "more" in refuse(lambda path: read_svhn_npz(path, COUNT), inside)
+    assert "more" in assert_refused(lambda path: read_svhn_npz(path, COUNT), inside)
 
 
 def test_an_xz_file_that_asks_for_gigabytes_of_memory(tmp_path: Path) -> None:
@@ -224,13 +224,13 @@ def test_an_xz_file_that_asks_for_gigabytes_of_memory(tmp_path: Path) -> None:
     data[16] = 40
     data[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(data[12 : 12 + size - 4]))
     path = write(tmp_path, "greedy.bin.xz", bytes(data))
-    assert "limit" in refuse(lambda path: read_cifar_binary(path, COUNT, 1), path).lower()
+    assert "limit" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1), path).lower()
 
 
 def test_bytes_after_the_end(tmp_path: Path) -> None:
     for name in ("batch.bin", "batch.bin.xz", "images-idx3-ubyte", "images-idx3-ubyte.gz"):
         data, read = FORMATS[name]
-        refuse(read, write(tmp_path, name, data + b"more"))
+        assert_refused(read, write(tmp_path, name, data + b"more"))
 
 
 def test_a_checksum_is_of_what_is_inside(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_checksum_is_of_what_is_inside(tmp_path: Path) -> None:
     changed = bytearray(cifar(1))
     changed[-1] ^= 1
     path = write(tmp_path, "b.bin.xz", lzma.compress(changed))
-    assert "it is corrupt" in refuse(lambda path: read_cifar_binary(path, COUNT, 1, wanted), path)
+    assert "it is corrupt" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1, wanted), path)
     with pytest.raises(InputError, match="it is corrupt"):
         verify(path, wanted)
 
@@ -262,8 +262,8 @@ def test_a_pickle_is_not_run(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     data = pickle.dumps({b"data": IMAGES.reshape(COUNT, -1), b"labels": Evil(trap)}, protocol=2)
     path = write(tmp_path, "batch", data)
-    assert "no part of a plain array" in refuse(checked(read_cifar_python, COUNT, b"labels"), path)
-    assert "corrupt" in refuse(lambda path: read_cifar_python(path, COUNT, b"labels", "md5:00"), path)
+    assert "no part of a plain array" in assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
+    assert "corrupt" in assert_refused(lambda path: read_cifar_python(path, COUNT, b"labels", "md5:00"), path)
     assert not trap.exists()
     pickle.loads(data)
     assert trap.exists()  # the trap works
@@ -285,19 +285,19 @@ def test_a_pickle_is_not_run(tmp_path: Path) -> None:
 )
 def test_a_pickle_of_something_else(tmp_path: Path, held: Any) -> None:
     path = write(tmp_path, "batch", pickle.dumps(held, protocol=2))
-    refuse(checked(read_cifar_python, COUNT, b"labels"), path)
+    assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
 
 
 def test_a_pickle_of_cifar100(tmp_path: Path) -> None:
     path = write(tmp_path, "train", python2_pickle(b"fine_labels"))
     _, labels = checked(read_cifar_python, COUNT, b"fine_labels")(path)
     assert labels.tolist() == LABELS.tolist()
-    assert "coarse" in refuse(checked(read_cifar_python, COUNT, b"coarse"), path)
+    assert "coarse" in assert_refused(checked(read_cifar_python, COUNT, b"coarse"), path)
 
 
 def test_files_too_large_for_their_samples(tmp_path: Path) -> None:
     path = write(tmp_path, "batch", PICKLE + bytes(100_000))
-    assert "at most" in refuse(checked(read_cifar_python, COUNT, b"labels"), path)
+    assert "at most" in assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
 
 
 def test_a_pickle_of_today_reads_too(tmp_path: Path) -> None:
@@ -335,16 +335,16 @@ def zipped(member: bytes) -> bytes:
 )
 def test_an_npz_whose_headers_lie(tmp_path: Path, member: bytes, words: str) -> None:
     path = write(tmp_path, "own.npz", zipped(member))
-    assert words in refuse(lambda path: read_arrays(path, ARRAYS), path)
+    assert words in assert_refused(lambda path: read_arrays(path, ARRAYS), path)
 
 
 def test_an_npz_that_lacks_an_array_or_is_too_large(tmp_path: Path) -> None:
     path = write(tmp_path, "own.npz", npz({"x_train": GREY}))
-    assert "an .npz with y_train, x_test, y_test, got x_train" in refuse(
+    assert "an .npz with y_train, x_test, y_test, got x_train" in assert_refused(
         lambda p: read_arrays(p, ARRAYS), path
     )
     path = write(tmp_path, "large.npz", npz({"x": np.zeros(100 << 20, np.uint8)}, compressed=True))
-    assert "at most" in refuse(lambda path: read_arrays(path, ["x"], limit=1 << 20), path)
+    assert "at most" in assert_refused(lambda path: read_arrays(path, ["x"], limit=1 << 20), path)
 
 
 def test_an_npz_directory_that_lies_about_sizes(tmp_path: Path) -> None:
@@ -356,17 +356,17 @@ def test_an_npz_directory_that_lies_about_sizes(tmp_path: Path) -> None:
         data[start + 24 : start + 28] = struct.pack("<I", 4_000_000_128)
         start += 4
     path = write(tmp_path, "own.npz", bytes(data))
-    assert "at most" in refuse(lambda path: read_arrays(path, ARRAYS), path)
+    assert "at most" in assert_refused(lambda path: read_arrays(path, ARRAYS), path)
 
 
 def test_what_is_not_a_file(tmp_path: Path) -> None:
-    assert "No such file" in refuse(lambda path: read_idx(path, (1,)), tmp_path / "nothing")
+    assert "No such file" in assert_refused(lambda path: read_idx(path, (1,)), tmp_path / "nothing")
     (tmp_path / "folder").mkdir()
-    assert "directory" in refuse(lambda path: read_idx(path, (1,)), tmp_path / "folder")
+    assert "directory" in assert_refused(lambda path: read_idx(path, (1,)), tmp_path / "folder")
 
 
 def test_a_mat_file_of_other_things(tmp_path: Path) -> None:
     for held in ({"A": 1}, {"X": IMAGES, "y": LABELS}, {"X": 3, "y": "text"}, {"X": "text", "y": 1}):
         file = io.BytesIO()
         savemat(file, held)
-        refuse(checked(read_svhn_mat, COUNT), write(tmp_path, "train_32x32.mat", file.getvalue()))
+        assert_refused(checked(read_svhn_mat, COUNT), write(tmp_path, "train_32x32.mat", file.getvalue()))

@@ -206,6 +206,51 @@ def test_a_shard_in_the_making_is_waited_for(tmp_path: Path) -> None:
     assert [path.name for path in hasty.skipped] == ["c.npz"]
 
 
+@pytest.mark.parametrize("kind", ["npz", "png"])
+def test_no_damaged_file_stops_a_folder(tmp_path: Path, kind: str) -> None:
+    """Files cut short or written over: read, or passed over and named; the good one after them comes."""
+    from PIL import Image
+
+    (tmp_path / "3").mkdir()
+    bad, good = tmp_path / "3" / f"a.{kind}", tmp_path / "3" / f"z.{kind}"
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    if kind == "npz":
+        np.savez_compressed(good, x=pixels.transpose(2, 0, 1)[None], y=[3])
+    else:
+        Image.fromarray(pixels).save(good)
+    whole, skipped = good.read_bytes(), 0
+    for trial in range(600):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, len(whole), 1 + trial % 5):
+            damaged[place] = int(generator.integers(256))
+        bad.write_bytes(damaged[: int(generator.integers(len(whole)))] if trial % 4 == 0 else damaged)
+        stream = FolderStream(tmp_path, patience=0)
+        taken = 0
+        while part := len(stream.collect(1, 0)):
+            taken += part
+        assert taken == 2 - len(stream.skipped)
+        assert stream.skipped in ([], [bad])
+        skipped += len(stream.skipped)
+    assert skipped > 200
+
+
+def test_a_shard_that_lies_about_its_size_costs_no_memory(tmp_path: Path) -> None:
+    import io
+    import zipfile
+
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**7, 1000)}
+    )
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+        archive.writestr("y.npy", header.getvalue())
+    stream = FolderStream(tmp_path, patience=0)
+    assert len(stream.collect(1, 0)) == 0
+    assert [path.name for path in stream.skipped] == ["a.npz"]
+
+
 def test_images_in_labelled_folders(tmp_path: Path) -> None:
     from PIL import Image
 

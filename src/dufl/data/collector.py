@@ -8,8 +8,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-import numpy as np
-
 from dufl.data.samples import Samples, concatenate
 from dufl.data.streams import Stream
 from dufl.errors import InputError
@@ -62,7 +60,7 @@ class Collector:
         self._asked, self._began = count, time.monotonic()
         missing = count - len(self._early)
         if self._task is None and missing > 0:  # a late one is still at work: do not ask twice
-            self._task = _Task(self._stream, missing, round)
+            self._task = _Task(self._stream, missing, round, self._none)
 
     def finish(self) -> Collection:
         """What has been collected; waits for the stream until the deadline."""
@@ -94,7 +92,8 @@ class _Task:
     while it goes on; any other is asked once.
     """
 
-    def __init__(self, stream: Stream, count: int, round: int) -> None:
+    def __init__(self, stream: Stream, count: int, round: int, like: Samples) -> None:
+        self._like = like
         self._come: list[Samples] = []
         self._lock = threading.Lock()
         self.problem = ""
@@ -108,7 +107,7 @@ class _Task:
         missing = count
         try:
             while missing > 0:
-                found = stream.collect(min(portion, missing), round)
+                found = _checked(stream.collect(min(portion, missing), round), self._like)
                 with self._lock:
                     self._come.append(found)
                 if len(found) < min(portion, missing):
@@ -130,11 +129,18 @@ class _Task:
         return not self._thread.is_alive()
 
 
+def _checked(found: object, like: Samples) -> Samples:
+    """What a stream returned, if a buffer of samples `like` these can take it."""
+    if not isinstance(found, Samples):
+        raise InputError.of("what a stream returns", "Samples", type(found).__name__)
+    kind, wanted = (found.shape, found.features.dtype), (like.shape, like.features.dtype)
+    if len(found) and kind != wanted:
+        raise InputError.of(
+            "a stream's samples", f"of shape {wanted[0]} and type {wanted[1]}", f"{kind[0]} and {kind[1]}"
+        )
+    return found if len(found) else like
+
+
 def _together(parts: list[Samples]) -> Samples:
     filled = [part for part in parts if len(part)]
-    if not filled:
-        return parts[0]
-    kinds = {(part.shape, np.dtype(part.features.dtype)) for part in filled}
-    if len(kinds) > 1:
-        raise InputError.of("a stream's samples", "all of one shape and type", sorted(map(str, kinds)))
-    return concatenate(filled)
+    return concatenate(filled) if filled else parts[0]

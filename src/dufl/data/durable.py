@@ -202,7 +202,7 @@ def _checksum(content: bytes, *facts: Any) -> int:
 def _read_about(connection: sqlite3.Connection) -> dict[str, Any]:
     about = dict(connection.execute("SELECT key, value FROM about"))
     if about.pop("checksum", None) != _checksum(b"", sorted(about.items())):
-        raise ValueError("what it says about itself does not fit its checksum")
+        raise sqlite3.DatabaseError("what it says about itself does not fit its checksum")
     return about
 
 
@@ -232,10 +232,10 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # something failed, the commit perhaps
+            connection.execute("ROLLBACK")
 
 
 def _check_header(path: Path) -> None:

@@ -8,15 +8,17 @@ not looked at.
 """
 
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from dufl.data.bounded import refusing
+from dufl.data.numpy_files import read_arrays
 from dufl.data.samples import Samples, concatenate
 from dufl.errors import InputError
 
+SHARD = 1 << 30  # bytes that the arrays of a shard may take
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
 
@@ -63,7 +65,7 @@ class FolderStream:
                 continue
             try:
                 shard = _read(path)
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+            except InputError:
                 if time.time() - path.stat().st_mtime < self._patience:
                     return
                 self._done.add(path)
@@ -75,13 +77,14 @@ class FolderStream:
 
 
 def _read(path: Path) -> Samples:
+    """The samples of one file; whatever is wrong with it is an `InputError`."""
     if path.suffix == ".npz":
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return Samples(arrays["x"], arrays["y"])
+        arrays = read_arrays(path, ("x", "y"), SHARD)
+        return Samples(arrays["x"], arrays["y"])
     from PIL import Image
 
-    label = int(path.parent.name)
-    with Image.open(path) as image:
+    with refusing(path), Image.open(path) as image:
+        label = int(path.parent.name)
         pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
     layers = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return Samples(layers[None].astype(np.uint8), [label])
