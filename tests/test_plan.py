@@ -1,6 +1,9 @@
 """Plans: what they carry, that they repeat, and a population too large to look at one by one."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,39 @@ def test_many_clients_are_solved_and_certified_without_keeping_trajectories() ->
     assert plan.outcomes.utility.shape == (count,)
     assert "_trajectories" not in plan.__dict__
     assert 50 < plan.payment * 15 / count < 55
+
+
+DIGEST = """
+import hashlib, os
+import numpy as np
+os.cpu_count = lambda: {threads}
+from dufl import Clients, Game, Uniform, certify, solve
+volumes, ages = Uniform(low=10, high=2000), Uniform(low=1, high=3)
+clients = Clients.draw(30_000, initial_volume=volumes, initial_staleness=ages)
+plan = solve(Game(clients=clients, num_rounds=40, payment_weight=5e-8, payment_range=(0, 1e6)))
+proof = certify(plan)
+parts = [plan.payment, plan.conservation_rate, clients.initial_total, clients.initial_mean_staleness]
+parts += [plan.total_volume, plan.mean_staleness, plan.outcomes.utility, plan.outcomes.random_utility]
+parts += [proof.kkt_residual, proof.fixed_gain, proof.influence_gain, proof.turnover]
+parts += [proof.equilibrium_residual]
+print(hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts)).hexdigest())
+"""
+
+
+def test_plan_and_certificate_have_the_same_bits_on_any_number_of_cores() -> None:
+    """Threads of our own and of the linear algebra library: one, two, or three."""
+    digests = set()
+    for threads in (1, 2, 3):
+        names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        done = subprocess.run(
+            [sys.executable, "-c", DIGEST.format(threads=threads)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | dict.fromkeys(names, str(threads)),
+        )
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def certify_profile(
     for name, values in (("volume", volume), ("collection", collection)):
         if values.shape != shape:
             raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
-    total = volume @ game.clients.multiplicity
+    total = np.asarray((volume * game.clients.multiplicity).sum(axis=1))
     found = examine(game.clients, payment, conservation_rate, total, volume, collection, competition)
     return conclude([found], total, competition)
 

@@ -60,4 +60,4 @@ def general_staleness(
     weight = np.where(lag >= 0, float(conservation_rate) ** np.maximum(lag, 0), 0.0)
     aged = volume.copy()
     aged[0] = aged[0] * np.asarray(initial_staleness)
-    return np.asarray((weight @ aged) / volume)
+    return np.asarray(np.einsum("ts,s...->t...", weight, aged) / volume)

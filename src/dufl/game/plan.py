@@ -252,7 +252,7 @@ def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
 
     def add_up(part: slice) -> Array:
         chosen = clients.take(part)
-        return np.asarray(plan.trajectories_of(chosen)[0] @ chosen.multiplicity)
+        return np.asarray((plan.trajectories_of(chosen)[0] * chosen.multiplicity).sum(axis=1))
 
     total = np.sum(in_order(add_up, clients.size), axis=0)
 

@@ -174,13 +174,13 @@ class Clients:
     @cached_property
     def initial_total(self) -> float:
         """φ(0), the samples held by all clients before round 0."""
-        return float(self.multiplicity @ self.initial_volume)
+        return float((self.multiplicity * self.initial_volume).sum())
 
     @cached_property
     def initial_mean_staleness(self) -> float:
         """The mean staleness of all samples in round 0, weighted by volume."""
         held = self.multiplicity * self.initial_volume
-        return float(held @ self.initial_staleness / held.sum())
+        return float((held * self.initial_staleness).sum() / held.sum())
 
     def take(self, which: slice) -> "Clients":
         """The clients in a slice, without checking them again."""

@@ -1,7 +1,8 @@
 """How work is spread over the cores and still gives the same bits on any number of them.
 
 Clients are divided into chunks of a fixed size; results come back in the order of the chunks, so that
-sums run in one order. Linear algebra stays on one thread.
+sums run in one order. Linear algebra stays on one thread, and long sums are NumPy's own: a product `a @
+b` of long arrays would be spread over threads, with other bits for another number of them.
 """
 
 import os
