@@ -162,6 +162,24 @@ def test_a_large_population_borrows_the_derivative_of_its_types(competition: Com
     np.testing.assert_allclose(answer, found.total_volume, rtol=1e-8)
 
 
+@pytest.mark.parametrize("competition", BOTH)
+def test_a_long_horizon_needs_no_system_of_equations(
+    competition: Competition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above a limit of rounds the halfway step alone finds the same, and memory grows with T, not T²."""
+    clients = Clients.draw(15, 1)
+    newton = find_equilibrium(clients, 80, 60.0, 0.7, competition)
+    monkeypatch.setattr("dufl.game.mean_field.SYSTEM", 79)
+    halfway = find_equilibrium(clients, 80, 60.0, 0.7, competition)
+    assert halfway.converged
+    assert newton.passes < halfway.passes <= 40
+    np.testing.assert_allclose(halfway.total_volume, newton.total_volume, rtol=1e-8)
+    monkeypatch.undo()
+    long = find_equilibrium(clients, 60_000, 60.0, 0.7, competition)
+    assert long.converged
+    np.testing.assert_allclose(long.total_volume[20:60], newton.total_volume[20:60], rtol=1e-3)
+
+
 def test_same_bits_whatever_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients.draw(3 * CHUNK + 5, 0)
     price, nothing = np.full(20, 0.01), np.zeros(20)

@@ -14,8 +14,8 @@ In x = log φ the map G(x) = log Σ_k D_k falls at most as fast as x rises (more
 price, less volume each), which makes the plain update x ← G(x) oscillate and the halfway step
 x ← (x + G(x))/2 converge from anywhere. Newton's method needs a handful of passes instead, since
 ∂Σ_k D_k/∂log φ comes with the best responses; a step that does not bring the answers closer to φ is
-replaced by the halfway step. A population too large for its own derivative borrows the one of
-its compressed self.
+replaced by the halfway step, which alone serves where there are so many rounds that the equations would
+not fit. A population too large for its own derivative borrows the one of its compressed self.
 """
 
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ from dufl.game.threads import one_thread
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
+SYSTEM = 500  # the most rounds for which Newton's equations, a matrix of T × T, are set up
 TYPES = 256  # in the compressed population on which searches run and which lends its derivative
 
 
@@ -117,7 +118,7 @@ def _newton(
     result: Equilibrium | None = None
     for passes in range(1, MAX_PASSES + 1):
         price, slope = price_of(payment, announced, competition)
-        sensitivity = np.zeros((num_rounds, num_rounds))
+        sensitivity = np.zeros((num_rounds, num_rounds)) if num_rounds <= SYSTEM else NOTHING
         own = sensitivity if types is clients else NOTHING
         held = total_response(clients, price, slope, conservation_rate, own)
         residual = float(np.abs(held / announced - 1).max())
@@ -131,6 +132,9 @@ def _newton(
             announced, smallest = halfway, np.inf  # taken whatever it brings
             continue
         halfway, smallest = announced * np.exp(step / 2), distance
+        if not sensitivity.size:
+            announced, smallest = halfway, np.inf
+            continue
         if types is not clients:
             total_response(types, price, slope, conservation_rate, sensitivity)
         newton = np.linalg.solve(np.eye(num_rounds) - sensitivity / held[:, None], step)
