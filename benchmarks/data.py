@@ -132,18 +132,20 @@ def collecting(console: Console) -> None:
         for _ in range(12):
             weights @ weights
 
-    alone = float(np.median(times(train, 5)))
-    collector = Collector(SlowStream(alone), Samples(np.zeros((0, 784), np.float32), np.zeros(0, int)))
+    wait = float(np.median(times(train, 5)))
+    collector = Collector(SlowStream(wait), Samples(np.zeros((0, 784), np.float32), np.zeros(0, int)))
 
     def one_round() -> None:
         collector.start(100, 0)
         train()
         collector.finish()
 
-    took = float(np.median(times(one_round, 9)))
+    # In turns: the speed of a shared machine drifts by more than what is measured here.
+    pairs = [(times(train, 1)[0], times(one_round, 1)[0]) for _ in range(25)]
+    alone, took = (float(v) for v in np.median(pairs, axis=0))
     console.print(
-        f"a round that trains {alone:.2f} s and collects {alone:.2f} s: {took:.2f} s = "
-        f"{took / alone:.2f} times the longer (target: 1.15)"
+        f"a round that trains {alone:.2f} s and collects {wait:.2f} s: {took:.2f} s = "
+        f"{took / max(alone, wait):.2f} times the longer (target: 1.15)"
     )
 
 
