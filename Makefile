@@ -21,13 +21,14 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 # What a developer and CI need.
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing dufl and its development tools into $(VENV)"
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[train,tensorboard,dev]'
 	@touch $@ $(VENV)/.run
 
 setup: $(VENV)/.dev
 
 run: $(VENV)/.run
 	$(BIN)/dufl plan --out runs/paper-default
+	$(BIN)/dufl compare --resume --out runs/digits
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -47,6 +48,7 @@ slow: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/game.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/training.py
 
 # The pictures and tables in README.md and docs/.
 figures: $(VENV)/.dev
@@ -56,7 +58,7 @@ figures: $(VENV)/.dev
 constraints:
 	rm -rf $(VENV)-resolve && $(PYTHON) -m venv $(VENV)-resolve
 	$(VENV)-resolve/bin/pip install --quiet 'torch==2.13.0' hatchling
-	$(VENV)-resolve/bin/pip install --quiet '.[train,flower,web,dev]'
+	$(VENV)-resolve/bin/pip install --quiet '.[train,tensorboard,flower,web,dev]'
 	{ head -n 1 constraints.txt; $(VENV)-resolve/bin/pip freeze --exclude dufl | sed 's/^\(torch==[0-9.]*\)+.*/\1/' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-resolve

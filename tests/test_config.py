@@ -88,7 +88,7 @@ def test_csv_round_trip(tmp_path: Path) -> None:
     [
         [],
         ["game.num_rounds=7", "clients.count=3", "leader.method=algorithm1", "leader.search=direct"],
-        ["strong_convexity=0.5", "smoothness=2", "learning_rate=0.1"],
+        ["strong_convexity=0.5", "smoothness=2", "game.learning_rate=0.1"],
         ["clients.initial_volume=[1,2]", "clients.count=2", "capacity={low=500,high=1000}"],
     ],
 )
@@ -97,6 +97,7 @@ def test_the_resolved_file_says_the_same(tmp_path: Path, changes: list[str]) -> 
     two = load(write(tmp_path, one.to_toml()))
     assert same(one.game, two.game)
     assert one.leader == two.leader
+    assert (one.data, one.training) == (two.data, two.training)
 
 
 def test_changes_win_over_the_file(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
     ("change", "message"),
     [
         ("num_rounds", "--set must be section.key=value, got 'num_rounds'"),
-        ("seed=3", "--set must be one of clients.seed, leader.seed, got seed"),
+        ("seed=3", "--set must be one of clients.seed, leader.seed, training.seed, got seed"),
         ("num_rouds=3", "unknown key 'num_rouds' in --set: did you mean 'num_rounds'?"),
         ("game.sigma=3", "unknown key 'sigma' in [game]"),
         ("=3", "unknown key ''"),

@@ -5,10 +5,12 @@ import sys
 import typer
 
 from dufl.cli.certify import certify
+from dufl.cli.compare import compare
 from dufl.cli.data import app as data
 from dufl.cli.init import init
 from dufl.cli.plan import plan
 from dufl.cli.sweep import sweep
+from dufl.cli.train import train
 from dufl.errors import DuflError
 
 app = typer.Typer(
@@ -18,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, init, sweep, certify):
+for command in (plan, train, compare, init, sweep, certify):
     app.command()(command)
 app.add_typer(data, name="data")
 

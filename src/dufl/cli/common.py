@@ -45,3 +45,24 @@ def progress_bar() -> Iterator[Callable[[str], Callable[[float], None]]]:
             return lambda share: bar.update(task, completed=share)
 
         yield begin
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C and a polite kill end a run after its round; a second Ctrl-C ends it at once."""
+    import signal
+
+    asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        typer.echo("stopping after this round; press Ctrl-C again to stop at once", err=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

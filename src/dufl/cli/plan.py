@@ -9,7 +9,6 @@ from dufl.cli.common import Changes, File, Json, Out, progress_bar
 if TYPE_CHECKING:
     from dufl.experiment.config import Config
     from dufl.game.plan import Plan
-    from dufl.game.search import Progress
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -46,7 +45,7 @@ def plan(
         check_directory(out)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
-        found = _offered(config) if given else _searched(config, begin("searching"))
+        found = _offered(config) if given else config.solve(begin("searching"))
         rival = _rival(config, found, begin)
         certificate = certify(found, begin("certifying"))
         summary = found.summary() | {
@@ -102,18 +101,6 @@ def _offered(config: "Config") -> "Plan":
         payment=config.game.payment_range[0],
         conservation_rate=config.game.conservation_range[0],
         competition=config.leader.competition,
-    )
-
-
-def _searched(config: "Config", progress: "Progress") -> "Plan":
-    from dufl.game.plan import solve
-
-    return solve(
-        config.game,
-        leader=config.leader.method,
-        competition=config.leader.competition,
-        algorithm1=config.leader.algorithm1,
-        progress=progress,
     )
 
 

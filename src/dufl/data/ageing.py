@@ -1,6 +1,6 @@
 """How a stored sample gets old, in simulation: additive noise that grows with its age.
 
-A sample of age a (1 is fresh) carries noise of standard deviation
+A sample of age a (1 is fresh) carries Gaussian noise of standard deviation
 
     noise_scale · σ · ((a − 1)/T)^growth        on features in [0, 1]
 
@@ -9,10 +9,20 @@ in a direction of its own that stays the same: each round adds to it. The noise 
 same in whatever order and wherever it is worked out.
 """
 
+# mypy: disallow-untyped-decorators=False
+# (Numba's decorator carries no types.)
+
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
+from numba import njit
+from scipy.special import ndtri
 
+from dufl.data.samples import Features
 from dufl.inputs import Count, Inputs, NonNegative, Positive
+
+STEPS = 4096  # equally likely values that stand for the normal distribution: 16 KiB, so that they stay near
 
 
 class Ageing(Inputs):
@@ -56,30 +66,81 @@ class Ageing(Inputs):
             client: whose samples they are.
             ids: the number of every sample, unique within the client.
         """
-        deviation = np.broadcast_to(self.deviation(ages), len(features))
-        if not deviation.any():
+        if not self.deviation(ages).any():
             return features
-        flat = features.reshape(len(features), -1)
-        direction = _directions(flat.shape, deviation > 0, seed, client, np.asarray(ids))
-        direction *= deviation[:, None]
-        direction += flat
-        return direction.reshape(features.shape)
+        return self.look(features, np.arange(len(features)), ages, seed, client, ids)
+
+    def look(
+        self,
+        pool: Features,
+        places: npt.NDArray[np.int64],
+        ages: npt.ArrayLike,
+        seed: int,
+        client: int,
+        ids: npt.ArrayLike,
+    ) -> npt.NDArray[np.float32]:
+        """How the samples at some places of a pool look at their ages: float32, of shape (places, ...).
+
+        One pass, with nothing copied before, and free for other threads to run beside it.
+        """
+        deviation = np.ascontiguousarray(np.broadcast_to(self.deviation(ages), len(places)))
+        keys = _mix(_key(seed, client) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
+        looks = _aligned((len(places), *pool.shape[1:]))
+        flat = pool.reshape(len(pool), -1)
+        keys = np.ascontiguousarray(np.broadcast_to(keys, len(places)))
+        scale = np.float32(255 if pool.dtype == np.uint8 else 1)
+        _look(flat, places, scale, deviation, keys, _normal(), looks.reshape(len(looks), flat.shape[1]))
+        return looks
 
 
-def _directions(
-    shape: tuple[int, ...],
-    wanted: npt.NDArray[np.bool_],
-    seed: int,
-    client: int,
-    ids: npt.NDArray[np.int64],
-) -> npt.NDArray[np.float32]:
-    """Standard normal rows, each from its own place in a counter-based generator."""
-    rows = np.zeros(shape, np.float32)
-    source = np.random.Philox(key=[seed, client])
-    generator = np.random.Generator(source)
-    state = source.state
-    for i in np.flatnonzero(wanted):
-        state["state"]["counter"][3] = ids[i]
-        source.state = state
-        generator.standard_normal(dtype=np.float32, out=rows[i])
-    return rows
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio, as in SplitMix64 (Steele et al., 2014)
+
+
+def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """An array whose memory begins on a cache line, which makes training on it faster."""
+    size = int(np.prod(shape))
+    memory = np.empty(size + 16, np.float32)
+    skip = -memory.ctypes.data % 64 // 4
+    return memory[skip : skip + size].reshape(shape)
+
+
+@cache
+def _normal() -> npt.NDArray[np.float32]:
+    """The standard normal distribution in equally likely steps, of variance one."""
+    steps = ndtri((np.arange(STEPS) + 0.5) / STEPS)
+    return np.asarray(steps / steps.std(), dtype=np.float32)
+
+
+def _key(seed: int, client: int) -> np.uint64:
+    state = np.random.SeedSequence([seed, client]).generate_state(1, np.uint64)
+    return np.uint64(state[0])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mix(x):  # type: ignore[no-untyped-def]
+    """SplitMix64's finaliser: from a counter to 64 random bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _look(pool, places, scale, deviation, keys, normal, looks):  # type: ignore[no-untyped-def]
+    size = pool.shape[1]
+    mask = np.uint64(STEPS - 1)
+    for i in range(len(places)):
+        row, look, spread, key = pool[places[i]], looks[i], deviation[i], keys[i]
+        if spread == 0:
+            for j in range(size):
+                look[j] = np.float32(row[j]) / scale
+            continue
+        for block in range(size // 4):  # four values from the 64 bits of one counter
+            bits, j = _mix(key + np.uint64(block) * _STRIDE), 4 * block
+            look[j] = np.float32(row[j]) / scale + spread * normal[bits & mask]
+            look[j + 1] = np.float32(row[j + 1]) / scale + spread * normal[(bits >> np.uint64(16)) & mask]
+            look[j + 2] = np.float32(row[j + 2]) / scale + spread * normal[(bits >> np.uint64(32)) & mask]
+            look[j + 3] = np.float32(row[j + 3]) / scale + spread * normal[(bits >> np.uint64(48)) & mask]
+        bits = _mix(key + np.uint64(size // 4) * _STRIDE)
+        for j in range(size - size % 4, size):
+            look[j] = np.float32(row[j]) / scale + spread * normal[bits & mask]
+            bits >>= np.uint64(16)

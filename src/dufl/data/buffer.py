@@ -35,8 +35,10 @@ class Held:
 
     def unit(self, ageing: Ageing | None = None, seed: int = 0, client: int = 0) -> npt.NDArray[np.float32]:
         """Features as float32 in [0, 1], looking their age if an `ageing` says how."""
-        fresh = self.samples.unit()
-        return fresh if ageing is None else ageing.apply(fresh, self.ages, seed, client, self.ids)
+        if ageing is None:
+            return self.samples.unit()
+        places = np.arange(len(self.samples))
+        return ageing.look(self.samples.features, places, self.ages, seed, client, self.ids)
 
 
 class Buffer(Protocol):
@@ -86,6 +88,21 @@ class MemoryBuffer:
         self._born = 1 - ages
         self._ids = np.arange(len(initial))
         self._size = self._next = len(initial)
+
+    @classmethod
+    def restore(
+        cls, held: Held, round: int, next_id: int, *, discard: Discard = "uniform", seed: int, client: int
+    ) -> "MemoryBuffer":
+        """A buffer that goes on where another was: after `round` steps, holding `held`."""
+        buffer = cls(held.samples, discard=discard, seed=seed, client=client)
+        buffer.round, buffer._next = round, next_id
+        buffer._born, buffer._ids = round + 1 - held.ages, held.ids.copy()
+        return buffer
+
+    @property
+    def next_id(self) -> int:
+        """The number that the next sample to join will have."""
+        return self._next
 
     def __len__(self) -> int:
         return self._size

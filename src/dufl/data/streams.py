@@ -6,7 +6,7 @@ the simulated stream and an iterator here, a folder that another program fills i
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -88,13 +88,10 @@ class SimulatedStream(Inputs):
         parts = [_take(generator, places, n) for places, n in zip(present, numbers, strict=True)]
         return np.asarray(generator.permutation(np.concatenate(parts)))
 
-    @cached_property
+    @property
     def _places(self) -> list[npt.NDArray[np.intp]]:
         """Where the samples of each class are in the pool."""
-        number = self.arrival.num_classes if self.arrival else int(self.pool.labels.max()) + 1
-        order = np.argsort(self.pool.labels, kind="stable")
-        edges = np.searchsorted(self.pool.labels[order], np.arange(number + 1))
-        return [order[a:b] for a, b in pairwise(edges)]
+        return _places(self.pool, self.arrival.num_classes if self.arrival else None)
 
     @cached_property
     def _shares(self) -> npt.NDArray[np.float64]:
@@ -143,6 +140,15 @@ def _singly(source: Iterator[Any]) -> Iterator[Samples]:
         else:
             features, label = item
             yield Samples(np.asarray(features)[None], [label])
+
+
+@lru_cache(maxsize=4)
+def _places(pool: Samples, num_classes: int | None) -> list[npt.NDArray[np.intp]]:
+    """Where the samples of each class are; worked out once for all clients of a pool."""
+    number = int(pool.labels.max()) + 1 if num_classes is None else num_classes
+    order = np.argsort(pool.labels, kind="stable")
+    edges = np.searchsorted(pool.labels[order], np.arange(number + 1))
+    return [order[a:b] for a, b in pairwise(edges)]
 
 
 def _take(generator: np.random.Generator, places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:

@@ -1,22 +1,28 @@
 """One TOML file describes a federation; `--set section.key=value` changes it from the outside.
 
-Sections are `[game]`, `[clients]` and `[leader]`; every key is optional. An unknown key is an error that
-names the nearest known one.
+Sections are `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`; every key is optional. An unknown
+key is an error that names the nearest known one. Paths in a file are relative to its folder, those of `--set`
+to the current one.
 """
 
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BeforeValidator
 
+from dufl.data.ageing import Ageing
+from dufl.data.arrival import Arrival
+from dufl.data.buffer import Discard
+from dufl.data.datasets import Dataset, load_dataset
+from dufl.data.simulation import Simulation
 from dufl.errors import InputError
 from dufl.game.clients_file import COLUMNS
 from dufl.game.leader import Algorithm1
 from dufl.game.parameters import Competition, Game
-from dufl.game.plan import Leader
+from dufl.game.plan import Leader, Plan, solve
 from dufl.game.population import (
     PAPER_COLLECTION_COST,
     PAPER_TRAINING_COST,
@@ -25,7 +31,10 @@ from dufl.game.population import (
     LogNormal,
     Uniform,
 )
-from dufl.inputs import Count, Inputs, Seed, unknown_key
+from dufl.game.search import Progress
+from dufl.inputs import Count, Inputs, NonNegative, Positive, Seed, Share, unknown_key
+from dufl.learning.choices import import_choice, is_path
+from dufl.learning.settings import Training
 
 Table = dict[str, Any]
 
@@ -82,12 +91,80 @@ class LeaderSection(Algorithm1):
         return Algorithm1(**{name: getattr(self, name) for name in Algorithm1.model_fields})
 
 
+class DataSection(Inputs):
+    """`[data]`: which samples there are, how they arrive and how they get old.
+
+    Attributes:
+        dataset: a known name, the path of an `.npz` file, or `package.module:function`.
+        data_dir: where its files are, if not in `$DUFL_DATA` or the user's cache folder.
+        noise_scale: see `Ageing`.
+        noise_growth: see `Ageing`.
+        initial_classes: how many classes there are at the start; by default it follows from σ.
+        arrival_until: the share of the rounds by which every class has arrived.
+        class_order: in which classes arrive: label, client (each its own), or a list.
+        skew: how unevenly classes are spread over clients; see `SimulatedStream`. None is evenly.
+        discard: which samples a buffer gives up: uniform or oldest.
+    """
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    noise_scale: NonNegative = 0.5
+    noise_growth: Positive = 1.0
+    initial_classes: Count | None = None
+    arrival_until: Share = 0.5
+    class_order: Literal["label", "client"] | list[int] = "label"
+    skew: Positive | None = None
+    discard: Discard = "uniform"
+
+    def load(self) -> Dataset:
+        """The dataset."""
+        if is_path(self.dataset):
+            return load_dataset(import_choice("dataset", self.dataset))
+        return load_dataset(self.dataset, self.data_dir)
+
+    def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
+        """What clients collect when, and how it looks later, under the σ and T of a game."""
+        sigma, rounds = game.time_sensitivity, game.num_rounds
+        arrival = Arrival(
+            num_classes=dataset.num_classes,
+            time_sensitivity=sigma,
+            num_rounds=rounds,
+            until=self.arrival_until,
+            initial=self.initial_classes,
+            order=self.class_order,
+        )
+        ageing = Ageing(
+            time_sensitivity=sigma,
+            num_rounds=rounds,
+            noise_scale=self.noise_scale,
+            growth=self.noise_growth,
+        )
+        return Simulation(dataset.train, arrival, ageing, seed, self.skew, self.discard)
+
+
 class Config(Inputs):
     """A whole configuration, resolved and checked."""
 
     game: Game
     clients: ClientsSection
     leader: LeaderSection
+    data: DataSection = DataSection()
+    training: Training = Training()
+
+    def replace(self, **training: Any) -> "Config":
+        """The same with other values in `[training]`."""
+        values = dict(self.training) | training
+        return self.model_copy(update={"training": Training(**values)})
+
+    def solve(self, progress: Progress = lambda _: None) -> Plan:
+        """The server's plan."""
+        return solve(
+            self.game,
+            leader=self.leader.method,
+            competition=self.leader.competition,
+            algorithm1=self.leader.algorithm1,
+            progress=progress,
+        )
 
     def to_toml(self, clients_file: str = "clients.csv") -> str:
         """The resolved configuration as a file; clients from a CSV file are named `clients_file`."""
@@ -99,7 +176,10 @@ class Config(Inputs):
         leader = {n: _plain(v) for n, v in self.leader}
         order = ["method", "competition"]
         ordered = {n: leader[n] for n in order} | leader
-        return tomli_w.dumps({"game": game, "clients": clients, "leader": ordered})
+        data = {n: _plain(v) for n, v in self.data if v is not None}
+        training = {n: _plain(v) for n, v in self.training}
+        sections = {"game": game, "clients": clients, "leader": ordered, "data": data, "training": training}
+        return tomli_w.dumps(sections)
 
 
 _KNOWN: dict[str, Iterable[str]] = {
@@ -109,12 +189,15 @@ _KNOWN: dict[str, Iterable[str]] = {
     ],
     "clients": list(ClientsSection.model_fields),
     "leader": list(LeaderSection.model_fields),
+    "data": list(DataSection.model_fields),
+    "training": list(Training.model_fields),
 }
+_PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 
 def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
     """Read a configuration file, apply `section.key=value` changes, and check everything."""
-    table = _read(path) if path else {}
+    table = _with_whole_paths(_read(path), path.parent) if path else {}
     for change in changes:
         _apply(table, change)
     _check_keys(table)
@@ -129,7 +212,23 @@ def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
         raise InputError.of(
             "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
         )
-    return Config(game=game, clients=clients, leader=leader)
+    data = _in_section(source, "data", lambda: DataSection(**sections["data"]))
+    training = _in_section(source, "training", lambda: Training(**sections["training"]))
+    return Config(game=game, clients=clients, leader=leader, data=data, training=training)
+
+
+def _with_whole_paths(table: Table, folder: Path) -> Table:
+    """The table of a file with paths that are relative to its folder made whole."""
+    for section, key in _PATHS:
+        part = table.get(section)
+        value = part.get(key) if isinstance(part, dict) else None
+        if (
+            isinstance(part, dict)
+            and isinstance(value, str)
+            and (key == "data_dir" or value.endswith(".npz"))
+        ):
+            part[key] = str(folder.absolute() / Path(value).expanduser())
+    return table
 
 
 def _clients_section(values: Table) -> ClientsSection:

@@ -50,9 +50,9 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def to_json(value: Any) -> str:
-    """JSON that every parser reads; infinity is 1e999, which they read as infinity."""
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """JSON that every parser reads: infinity is 1e999, which they read as infinity, and NaN is null."""
+    text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
     return text.replace(f'"{_INFINITE}"', "1e999").replace(f'"-{_INFINITE}"', "-1e999") + "\n"
 
 
@@ -64,6 +64,8 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE if value > 0 else f"-{_INFINITE}"
     return value

@@ -61,10 +61,16 @@ def client_utility(
 
 def server_cost(game: Game, payment: float, conservation_rate: float, total_volume: Array) -> ServerCost:
     """U by round and term, from the totals alone; infinite where there is no data at all."""
-    volume_loss, staleness_loss = _accuracy_loss(game, conservation_rate, total_volume)
+    aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
+    return cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
+
+
+def cost_of_rounds(game: Game, payment: Array, total_volume: Array, mean_staleness: Array) -> ServerCost:
+    """U by round and term of the first rounds, from what was planned or measured."""
+    volume_loss, staleness_loss = _accuracy_loss(game, total_volume, mean_staleness)
     weight = 1 - game.payment_weight
     return ServerCost(
-        payment=np.full(game.num_rounds, game.payment_weight * payment),
+        payment=game.payment_weight * payment,
         volume=weight * volume_loss,
         staleness=weight * staleness_loss,
     )
@@ -88,20 +94,19 @@ def convergence_bound(
             distribution of the data stands still.
     """
     forgotten = _forgetting(game)
-    volume_loss, staleness_loss = _accuracy_loss(game, conservation_rate, total_volume)
+    aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
+    volume_loss, staleness_loss = _accuracy_loss(game, total_volume, aged)
     noise = volume_loss + staleness_loss
     return float(game.decay**game.num_rounds * initial_gap + np.sum(noise + forgotten * np.asarray(drift)))
 
 
-def _accuracy_loss(game: Game, conservation_rate: float, total_volume: Array) -> tuple[Array, Array]:
+def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tuple[Array, Array]:
     """Terms (2) and (3) of Theorem 1, by round, with their weight κ1^{T−1−t}."""
-    forgotten = _forgetting(game)
-    clients = game.clients
-    noise = game.volume_weight * clients.num_clients * game.sampling_noise**2
+    forgotten = _forgetting(game)[: len(total_volume)]
+    noise = game.volume_weight * game.clients.num_clients * game.sampling_noise**2
     nothing = np.full_like(total_volume, np.inf)
     with np.errstate(over="ignore"):  # next to nothing left: as good as nothing
         volume_loss = np.divide(noise, total_volume, out=nothing, where=total_volume > 0)
-    mean_staleness = staleness(total_volume, conservation_rate, clients.initial_mean_staleness)
     aged = game.staleness_weight * game.time_sensitivity**2 * mean_staleness
     return forgotten * volume_loss, forgotten * aged
 

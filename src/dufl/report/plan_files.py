@@ -8,15 +8,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 from dufl.errors import InputError
+from dufl.experiment.arrays import write_plan_arrays
 from dufl.experiment.config import Config, load
-from dufl.experiment.files import replacing, to_json, write_text
+from dufl.experiment.files import to_json, write_text
 from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition, Game
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.plan_figures import write_plan_figures
-
-MANY = 20_000_000  # client-rounds above which trajectories are written only if asked for
 
 
 def write_plan(
@@ -29,31 +28,9 @@ def write_plan(
     progress: Progress = lambda _: None,
 ) -> list[Path]:
     """Write plan.json, plan.npz, config.toml and the figures; returns the paths."""
-    size = plan.game.num_rounds * plan.game.clients.size
-    arrays: dict[str, Any] = {
-        "total_volume": plan.total_volume,
-        "announced_volume": plan.equilibrium.announced_volume,
-        "mean_staleness": plan.mean_staleness,
-        "utility": plan.outcomes.utility,
-        "collected": plan.outcomes.collected,
-    }
-    if trajectories if trajectories is not None else size <= MANY:
-        arrays |= {
-            "volume": plan.volume,
-            "collection": plan.collection,
-            "staleness": plan.staleness,
-        }
-    if plan.trace is not None:
-        arrays |= {
-            "trace_payment": plan.trace.payment,
-            "trace_conservation_rate": plan.trace.conservation_rate,
-            "trace_cost": plan.trace.cost,
-            "trace_total_volume": plan.trace.total_volume,
-        }
     written = [folder / "plan.json", folder / "plan.npz", folder / "config.toml"]
     write_text(written[0], to_json(summary))
-    with replacing(written[1]) as temporary, temporary.open("wb") as stream:
-        np.savez_compressed(stream, **arrays)
+    write_plan_arrays(plan, written[1], trajectories)
     write_text(written[2], config.to_toml())
     if config.clients.file is not None:
         written.append(folder / "clients.csv")

@@ -1,0 +1,92 @@
+"""`dufl compare`: training with and without data update, side by side."""
+
+from typing import Annotated
+
+import typer
+
+from dufl.cli.common import Changes, File, Json, stopping
+from dufl.cli.train import Resume, RunOut
+from dufl.errors import InputError
+
+Algorithms = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,…", help="Which algorithms; by default that of the file.", show_default=False),
+]
+Policies = Annotated[str, typer.Option(metavar="P,Q,…", help="Which policies of data update.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from training.seed on.")]
+
+
+def compare(
+    file: File = None,
+    changes: Changes = None,
+    algorithms: Algorithms = None,
+    policies: Policies = "static,dufl",
+    seeds: Seeds = 1,
+    out: RunOut = None,
+    resume: Resume = False,
+    json: Json = False,
+) -> None:
+    """Train with every algorithm and every policy, for several seeds, and compare.
+
+    With --out every run gets its own run directory there, beside comparison.csv and a picture.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from dufl.experiment.compare import Cell, cells
+    from dufl.experiment.compare import compare as run_all
+    from dufl.experiment.config import load
+    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.report.training_table import comparison_table
+
+    config = load(file, changes or [])
+    if resume and out is None:
+        raise InputError("--out must be given with --resume")
+    if out:
+        check_directory(out)
+    first = config.training.seed
+    wanted = cells(
+        _names("--algorithms", algorithms or config.training.algorithm),
+        _names("--policies", policies),
+        list(range(first, first + seeds)),
+    )
+    for cell in wanted:  # every name is checked before anything runs
+        config.replace(algorithm=cell.algorithm, policy=cell.policy)
+    rounds = config.game.num_rounds
+    console = Console(stderr=True)
+    live = Live(comparison_table(wanted, rounds), console=console, auto_refresh=False, transient=True)
+
+    def watch(_: Cell) -> None:
+        if console.is_terminal:
+            live.update(comparison_table(wanted, rounds), refresh=True)
+
+    with stopping() as stop:
+        if console.is_terminal:
+            live.start()
+        try:
+            finished = run_all(config, wanted, out, resume=resume, watch=watch, stop=stop)
+        finally:
+            live.stop()
+    if not finished:
+        kept = "the same command with --resume goes on" if out else "nothing is kept without --out"
+        typer.echo(f"stopped; {kept}", err=True)
+        raise typer.Exit(130)
+    if out:
+        from dufl.report.training_figures import write_comparison
+
+        written = write_comparison(wanted, make_directory(out))
+    if json:
+        typer.echo(to_json({"cells": [cell.summary() for cell in wanted]}), nl=False)
+        return
+    Console(width=None if Console().is_terminal else 110).print(comparison_table(wanted, rounds))
+    if out:
+        typer.echo("written: " + ", ".join(str(path) for path in written))
+
+
+def _names(option: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError.of(option, "at least one name", repr(text))
+    if len(set(names)) < len(names):
+        raise InputError.of(option, "names that differ", repr(text))
+    return names

@@ -1,0 +1,103 @@
+"""`dufl train`: run a federation on this machine, with or without data update."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dufl.cli.common import Changes, File, Json, stopping
+from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from dufl.experiment.config import Config
+    from dufl.learning.federation import Record
+
+RunOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="The run directory to write.", show_default=False),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
+Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")]
+
+
+def train(
+    file: File = None,
+    changes: Changes = None,
+    out: RunOut = None,
+    resume: Resume = False,
+    tensorboard: Events = False,
+    json: Json = False,
+) -> None:
+    """Train a federation, on buffers that follow the plan or that only get old.
+
+    The sections [data] and [training] of the file say on what and how. With --out everything is kept:
+    metrics of every round, the model, and checkpoints to go on from after a stop.
+    """
+    from dufl.experiment.files import check_directory, to_json
+    from dufl.experiment.train import train as run_training
+
+    if out:
+        check_directory(out)
+    config = configured(file, changes, out, resume)
+    with stopping() as stop, bar(config.game.num_rounds) as watch:
+        run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)
+    if not run.finished:
+        kept = f"go on with: dufl train --out {out} --resume" if out else "nothing is kept without --out"
+        over = f"{len(run.records)} of {config.game.num_rounds} rounds"
+        typer.echo(f"stopped after {over}; {kept}", err=True)
+        raise typer.Exit(130)
+    if out:
+        from dufl.report.training_figures import write_run_figure
+
+        write_run_figure(run, out)
+    if json:
+        typer.echo(to_json(run.summary()), nl=False)
+        return
+    from rich.console import Console
+
+    from dufl.report.training_table import run_table
+
+    Console(width=None if Console().is_terminal else 100).print(run_table(run))
+    if out:
+        typer.echo(f"written: {out}/metrics.jsonl, model.safetensors, summary.json, training.png and more")
+
+
+def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":
+    """The configuration that was given; to resume without one, that of the run."""
+    from dufl.experiment.config import load
+    from dufl.experiment.run_directory import RunDirectory
+
+    if not resume or file or changes:
+        return load(file, changes or [])
+    if out is None:
+        raise InputError("--out must be given with --resume")
+    place = RunDirectory(out)
+    if not place.exists:
+        raise InputError.of("--out", "a directory with a run to resume", out)
+    return load(place.config)
+
+
+@contextmanager
+def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
+    """A progress bar with accuracy and time left, on stderr and only on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("planning", total=rounds)
+
+        def watch(record: "Record") -> None:
+            said = f"accuracy {100 * record.accuracy:.1f} %"
+            progress.update(task, completed=record.round + 1, description=said)
+
+        yield watch

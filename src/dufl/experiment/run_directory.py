@@ -1,0 +1,170 @@
+"""The directory of a training run: what it was told, what came out, and where it can go on.
+
+config.toml        the resolved configuration (clients.csv beside it, if clients came from a file)
+environment.json   versions, machine, seed
+plan.npz           the plan that is followed
+metrics.jsonl      one object a round
+checkpoint.npz     all that the next rounds depend on
+model.safetensors  the weights in the end
+summary.json       how it ended; written last
+"""
+
+import fcntl
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from dufl.errors import DuflError, InputError
+from dufl.experiment.arrays import write_plan_arrays
+from dufl.experiment.config import Config
+from dufl.experiment.environment import environment
+from dufl.experiment.files import make_directory, replacing, to_json, write_text
+from dufl.game.plan import Plan
+from dufl.learning.engine import Named
+from dufl.learning.federation import Arrays, Record
+
+FREE = {
+    ("training", "workers"),
+    ("training", "checkpoint_every"),
+    ("training", "device"),
+    ("data", "data_dir"),
+}
+
+
+class RunDirectory:
+    """A run on disk; `with` holds it against other processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has begun there."""
+        return (self.folder / "environment.json").exists()
+
+    @property
+    def config(self) -> Path:
+        """Its configuration file."""
+        return self.folder / "config.toml"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out, and say what to do if it cannot be written to."""
+        make_directory(self.folder)
+        try:
+            with (self.folder / ".lock").open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise InputError(
+                        f"{self.folder} must be free, but another process trains in it"
+                    ) from None
+                yield
+        except OSError as fault:
+            raise DuflError(
+                f"{self.folder} cannot be written to: {fault}; the last checkpoint is whole: "
+                f"mend that, then `dufl train --out {self.folder} --resume`"
+            ) from fault
+
+    def check_same(self, config: Config) -> None:
+        """Refuse to go on with another configuration, saying what differs."""
+        before, now = tomllib.loads(self.config.read_text(encoding="utf-8")), tomllib.loads(config.to_toml())
+        found = []
+        for section in sorted(before.keys() | now.keys()):
+            one, two = before.get(section, {}), now.get(section, {})
+            for key in sorted(one.keys() | two.keys()):
+                if (section, key) not in FREE and one.get(key) != two.get(key):
+                    found.append(f"{section}.{key} was {one.get(key)!r}, is {two.get(key)!r}")
+        clients = self.folder / "clients.csv"
+        if (
+            config.clients.file
+            and clients.exists()
+            and clients.read_text(encoding="utf-8") != config.game.clients.to_csv()
+        ):
+            found.append("the clients in the file are others")
+        if found:
+            raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(found)}")
+
+    def begin(self, config: Config, plan: Plan | None) -> None:
+        """Write what is known before the first round."""
+        write_text(self.config, config.to_toml())
+        if config.clients.file is not None:
+            write_text(self.folder / "clients.csv", config.game.clients.to_csv())
+        if plan is not None:
+            write_plan_arrays(plan, self.folder / "plan.npz")
+        write_text(self.folder / "metrics.jsonl", "")
+        write_text(self.folder / "environment.json", to_json(environment() | {"seed": config.training.seed}))
+
+    def add(self, record: Record) -> None:
+        """One more line of metrics."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(to_json(asdict(record), indent=None))
+
+    def checkpoint(self, state: Arrays) -> None:
+        """Replace the checkpoint."""
+        with replacing(self.folder / "checkpoint.npz") as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **state)  # type: ignore[arg-type]
+
+    def resume(self) -> tuple[Arrays | None, list[Record]]:
+        """The last checkpoint and the metrics up to it; later ones are cut off."""
+        path = self.folder / "checkpoint.npz"
+        if not path.exists():
+            write_text(self.folder / "metrics.jsonl", "")
+            return None, []
+        try:
+            with path.open("rb") as stream, np.load(stream) as arrays:
+                state = dict(arrays)
+            rounds = int(state["round"])
+        except (OSError, ValueError, KeyError, BadZipFile) as fault:
+            raise InputError(f"{path} must be an undamaged checkpoint: {fault}") from None
+        records = read_metrics(self.folder)[:rounds]
+        if len(records) < rounds:
+            raise InputError.of(f"{self.folder}/metrics.jsonl", f"of {rounds} rounds", f"{len(records)}")
+        lines = [to_json(asdict(record), indent=None) for record in records]
+        write_text(self.folder / "metrics.jsonl", "".join(lines))
+        return state, records
+
+    def finish(self, weights: Named, summary: dict[str, Any]) -> None:
+        """Write the model and, last of all, the summary."""
+        from safetensors.numpy import save_file
+
+        with replacing(self.folder / "model.safetensors") as temporary:
+            save_file({name: np.ascontiguousarray(values) for name, values in weights.items()}, temporary)
+        write_text(self.folder / "summary.json", to_json(summary))
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """How it ended, if it has."""
+        path = self.folder / "summary.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def read_metrics(folder: Path) -> list[Record]:
+    """The rounds of a run, as far as it has come; a line cut short by a kill is left out."""
+    records: list[Record] = []
+    path = folder / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(f"{path} must be the metrics of a run: {fault}") from None
+    for number, line in enumerate(lines):
+        try:
+            records.append(_record(json.loads(line)))
+        except (ValueError, TypeError) as fault:
+            if number + 1 == len(lines):
+                break
+            raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {fault}") from None
+    return records
+
+
+def _record(values: dict[str, Any]) -> Record:
+    if values["loss"] is None:
+        values["loss"] = float("nan")
+    return Record(**values)

@@ -1,0 +1,202 @@
+"""A whole run: configuration → plan → rounds → records, in memory or in a run directory."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.data.datasets import Dataset
+from dufl.errors import InputError
+from dufl.experiment.config import Config
+from dufl.experiment.run_directory import RunDirectory, read_metrics
+from dufl.learning.engine import Named, make_engine
+from dufl.learning.federation import Federation, Record
+from dufl.learning.policies import Planned, make_policy
+
+Watch = Callable[[Record], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came of training.
+
+    Attributes:
+        config: what it was told.
+        records: one a round.
+        weights: the model, by the names of its parameters; empty if it was only read or was stopped.
+        folder: its run directory, if it has one.
+    """
+
+    config: Config
+    records: list[Record]
+    weights: Named = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are over."""
+        return len(self.records) == self.config.game.num_rounds
+
+    @property
+    def accuracy(self) -> float:
+        """On the test samples, after the last round."""
+        return self.records[-1].accuracy
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a few numbers."""
+        last, training = self.records[-1], self.config.training
+        best = max(self.records, key=lambda record: record.accuracy)
+        return {
+            "dataset": self.config.data.dataset,
+            "model": training.model,
+            "algorithm": training.algorithm,
+            "policy": training.policy,
+            "seed": training.seed,
+            "rounds": len(self.records),
+            "final_accuracy": last.accuracy,
+            "final_loss": last.loss,
+            "best_accuracy": best.accuracy,
+            "best_round": best.round,
+            "total_payment": float(sum(record.payment for record in self.records)),
+            "server_cost": last.server_cost,
+            "cost_of_payment": last.cost_of_payment,
+            "cost_of_volume": last.cost_of_volume,
+            "cost_of_staleness": last.cost_of_staleness,
+            "mean_age": float(np.mean([record.mean_age for record in self.records])),
+            "mean_volume": float(np.mean([record.total_volume for record in self.records])),
+            "dropped": sum(len(record.dropped) for record in self.records),
+            "refused": sum(len(record.refused) for record in self.records),
+            "seconds": sum(record.seconds for record in self.records),
+            "fingerprint": _fingerprint(self.weights),
+        }
+
+
+def train(
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    dataset: Dataset | None = None,
+    watch: Watch = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train a federation.
+
+    Args:
+        config: what to do; see `load`.
+        out: a run directory to write; without one nothing is kept but what is returned.
+        resume: go on with the run that is there.
+        tensorboard: write events for TensorBoard into the run directory.
+        dataset: the one that the configuration names, if it is loaded already.
+        watch: called after every round with its record; when resuming, first with those that are there.
+        stop: asked after every round; if it says so, a checkpoint is written and the run is left.
+    """
+    place = None if out is None else RunDirectory(Path(out))
+    if place is None and (resume or tensorboard):
+        option = "--resume" if resume else "--tensorboard"
+        raise InputError(f"--out must be given with {option}")
+    if place is not None and place.exists:
+        place.check_same(config)
+        if not resume:
+            raise InputError(
+                f"{place.folder} holds a run already: add --resume to go on with it, or choose another --out"
+            )
+        if place.summary is not None:
+            return _over(config, place, watch)
+    with place.held() if place else nullcontext():
+        return _rounds(config, place, tensorboard, dataset or config.data.load(), watch, stop)
+
+
+def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
+    """A run that is over already."""
+    from safetensors.numpy import load_file
+
+    records = read_metrics(place.folder)
+    for record in records:
+        watch(record)
+    return Run(config, records, load_file(place.folder / "model.safetensors"), place.folder)
+
+
+def _rounds(
+    config: Config,
+    place: RunDirectory | None,
+    tensorboard: bool,
+    dataset: Dataset,
+    watch: Watch,
+    stop: Callable[[], bool],
+) -> Run:
+    settings, game = config.training, config.game
+    simulation = config.data.simulation(dataset, game, settings.seed)
+    policy = make_policy(settings.policy, game, config.solve, settings.seed)
+    engine = make_engine(dataset, simulation, settings)
+    try:
+        federation = Federation(game, simulation, policy, settings, engine)
+        records: list[Record] = []
+        if place is not None:
+            if place.exists:
+                state, records = place.resume()
+                if state is not None:
+                    federation.restore(state)
+            else:
+                place.begin(config, policy.plan if isinstance(policy, Planned) else None)
+        events = _events(place, federation.round) if place and tensorboard else None
+        for record in records:
+            watch(record)
+        while not federation.done:
+            records.append(federation.play())
+            if place is not None:
+                place.add(records[-1])
+                stopping = stop() and not federation.done
+                if stopping or federation.done or federation.round % settings.checkpoint_every == 0:
+                    place.checkpoint(federation.state())
+            if events is not None:
+                events(records[-1])
+            watch(records[-1])
+            if stop() and not federation.done:
+                return Run(config, records, folder=place.folder if place else None)
+        named = engine.named(federation.weights, federation.buffers)
+        run = Run(config, records, named, place.folder if place else None)
+        if place is not None:
+            place.finish(named, run.summary())
+        return run
+    finally:
+        engine.close()
+
+
+def _events(place: RunDirectory, begun: int) -> Watch:
+    """A writer of TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InputError("--tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
+    writer = SummaryWriter(str(place.folder), purge_step=begun)
+
+    def write(record: Record) -> None:
+        for name in (
+            "accuracy",
+            "loss",
+            "total_volume",
+            "mean_age",
+            "planned_staleness",
+            "payment",
+            "server_cost",
+        ):
+            value = getattr(record, name)
+            if value is not None:
+                writer.add_scalar(name, value, record.round)
+        writer.flush()
+
+    return write
+
+
+def _fingerprint(weights: Named) -> str:
+    """The same for the same weights, bit for bit."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
+    return digest.hexdigest()[:16] if weights else ""

@@ -1,0 +1,1 @@
+"""Training: models, local training, aggregation and the rounds."""

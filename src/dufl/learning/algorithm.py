@@ -1,0 +1,98 @@
+"""What the federated algorithms have in common: a client's pull, its update, and a state between rounds.
+
+Every one of them lets a client minimise, by local SGD from the global weights w(t),
+
+    F_k(w) + strength/2·‖w − w(t)‖² − ⟨linear, w⟩
+
+and differs in what it puts for `strength` and `linear` (its `Pull`) and in how the server makes w(t+1) of
+the clients' answers. That is all a new algorithm has to say, in three functions without side effects:
+
+    init(weights, num_clients) → state          before the first round
+    pull(state, client)        → Pull           for a client that takes part
+    apply(state, weights, updates) → weights, state
+
+A state is a mapping from names to vectors, so that a checkpoint can hold it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+State = Mapping[str, Vector]
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """What an algorithm adds to the loss of a client; nothing by default."""
+
+    strength: float = 0.0
+    linear: Vector | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a client sends back.
+
+    Attributes:
+        client: who.
+        volume: how many samples it trained on.
+        weights: what came out.
+        buffers: what else its model keeps, such as running means; averaged by volume, whatever the
+            algorithm.
+    """
+
+    client: int
+    volume: int
+    weights: Vector
+    buffers: Vector
+
+
+class Algorithm(Protocol):
+    """A federated algorithm."""
+
+    def init(self, weights: Vector, num_clients: int) -> State:
+        """The state before the first round."""
+        ...
+
+    def pull(self, state: State, client: int) -> Pull:
+        """What is added to a client's loss."""
+        ...
+
+    def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
+        """The next global weights and state; updates come in the order of clients, each once."""
+        ...
+
+
+def refusal(update: Update, size: int) -> str:
+    """Why an update must not be used; empty if it may."""
+    if update.weights.shape != (size,):
+        return f"weights of shape {update.weights.shape}, not ({size},)"
+    if np.isnan(update.weights).any() or np.isnan(update.buffers).any():
+        return "weights that are not a number"
+    if np.isinf(update.weights).any() or np.isinf(update.buffers).any():
+        return "infinite weights"
+    return ""
+
+
+class Mean:
+    """A weighted mean of vectors that come one by one, summed in float64."""
+
+    def __init__(self) -> None:
+        self._sum: npt.NDArray[np.float64] | float = 0.0
+        self.weight = 0.0
+
+    def add(self, vector: Vector, weight: float) -> None:
+        """One more."""
+        self._sum = self._sum + weight * vector.astype(np.float64)
+        self.weight += weight
+
+    def value(self, otherwise: Vector) -> Vector:
+        """The mean so far; `otherwise` if there was nothing."""
+        return np.asarray(self._sum / self.weight, np.float32) if self.weight else otherwise
+
+
+Make = Callable[..., Algorithm]

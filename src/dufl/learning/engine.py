@@ -1,0 +1,159 @@
+"""Who does the arithmetic of a round: our own kernel for the logistic model, torch for any other.
+
+Both give the same result on any number of cores: a client's training runs on one core, and results are
+used in the order of clients.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.data.datasets import Dataset
+from dufl.data.simulation import Simulation
+from dufl.learning.algorithm import Update, Vector
+from dufl.learning.logistic import evaluate_logistic, train_logistic
+from dufl.learning.settings import Training
+from dufl.learning.task import Task
+
+Named = Mapping[str, npt.NDArray[np.float32]]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+CHUNK = 1000  # test samples evaluated at a time
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on the test samples."""
+
+    accuracy: float
+    loss: float
+
+
+class Engine(Protocol):
+    """What the rounds need of one."""
+
+    @property
+    def start(self) -> tuple[Vector, Vector]:
+        """The weights and buffers of the model before training."""
+        ...
+
+    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every client from the same weights; updates in the order of the tasks."""
+        ...
+
+    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+        """Test a model."""
+        ...
+
+    def named(self, weights: Vector, buffers: Vector) -> Named:
+        """The weights as torch knows them."""
+        ...
+
+    def close(self) -> None:
+        """Give free what it holds."""
+        ...
+
+
+class CompiledEngine:
+    """The logistic model in our own kernel, a client a thread."""
+
+    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training) -> None:
+        self._simulation = simulation
+        self._settings = settings
+        self._classes = dataset.num_classes
+        self._features = int(np.prod(dataset.shape))
+        self._test = np.ascontiguousarray(dataset.test.unit().reshape(len(dataset.test), -1))
+        self._labels = dataset.test.labels
+        self._threads = ThreadPoolExecutor(settings.num_workers)
+
+    @property
+    def start(self) -> tuple[Vector, Vector]:
+        """All zero: the loss is convex, so it does not matter where training begins."""
+        return np.zeros(self._classes * (self._features + 1), np.float32), np.zeros(0, np.float32)
+
+    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every client from the same weights."""
+
+        def work(task: Task) -> Update:
+            return Update(task.client, len(task.labels), self._train(weights, task), buffers)
+
+        return spread(self._threads, work, tasks, 2 * self._settings.num_workers)
+
+    def _train(self, weights: Vector, task: Task) -> Vector:
+        simulation, settings = self._simulation, self._settings
+        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed)
+        return train_logistic(
+            weights,
+            features.reshape(len(features), -1),
+            task.labels,
+            task.shuffles(settings),
+            settings.batch_size,
+            settings.learning_rate,
+            settings.momentum,
+            task.pull.strength,
+            task.pull.linear,
+        )
+
+    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+        """Test a model."""
+
+        def work(part: slice) -> tuple[int, float]:
+            return evaluate_logistic(weights, self._test[part], self._labels[part], self._classes)
+
+        return score(spread(self._threads, work, parts(len(self._labels)), 64), len(self._labels))
+
+    def named(self, weights: Vector, buffers: Vector) -> Named:
+        """As in `torch.nn.Sequential(Flatten(), Linear(…))`."""
+        edge = self._classes * self._features
+        return {
+            "1.weight": weights[:edge].reshape(self._classes, self._features),
+            "1.bias": weights[edge:],
+        }
+
+    def close(self) -> None:
+        """Give the threads free."""
+        self._threads.shutdown(cancel_futures=True)
+
+
+def make_engine(dataset: Dataset, simulation: Simulation, settings: Training) -> Engine:
+    """The engine for a model: the fastest that computes it."""
+    if settings.compiled:
+        return CompiledEngine(dataset, simulation, settings)
+    from dufl.learning.torch_engine import TorchEngine
+
+    return TorchEngine(dataset, simulation, settings)
+
+
+def spread(
+    executor: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Iterator[Result]:
+    """Results in the order of the items, with at most `ahead` of them under way."""
+    under_way = deque()  # type: ignore[var-annotated]
+    try:
+        for item in items:
+            under_way.append(executor.submit(work, item))
+            if len(under_way) >= ahead:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
+
+
+def parts(size: int) -> list[slice]:
+    """The test samples in chunks, the same on every machine."""
+    return [slice(begin, min(begin + CHUNK, size)) for begin in range(0, size, CHUNK)]
+
+
+def score(found: Iterable[tuple[int, float]], size: int) -> Score:
+    """The score from how many were right, and the sum of their losses, in every chunk."""
+    right, loss = 0, 0.0
+    for some, lost in found:
+        right, loss = right + some, loss + lost
+    return Score(right / size, loss / size)

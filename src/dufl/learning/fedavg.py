@@ -1,0 +1,33 @@
+"""FedAvg: the mean of the clients' weights, by volume.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, *Communication-Efficient
+Learning of Deep Networks from Decentralized Data* (AISTATS 2017).
+
+    client   w_k ≈ argmin F_k(w), by local SGD from w(t)
+    server   w(t+1) = Σ_k D_k(t)/D(t)·w_k
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """The mean of the clients' weights, by volume."""
+
+    def init(self, weights: Vector, num_clients: int) -> State:
+        """Nothing is carried from round to round."""
+        return {}
+
+    def pull(self, state: State, client: int) -> Pull:
+        """A client minimises its own loss."""
+        return Pull()
+
+    def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
+        """Average by volume; if nobody answered, nothing changes."""
+        mean = Mean()
+        for update in updates:
+            mean.add(update.weights, update.volume)
+        return mean.value(weights), state

@@ -1,0 +1,51 @@
+"""FedDyn: clients that carry a gradient against their drift.
+
+D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, *Federated
+Learning Based on Dynamic Regularization* (ICLR 2021).
+
+    client   w_k ≈ argmin F_k(w) − ⟨g_k, w⟩ + α/2·‖w − w(t)‖²
+             g_k ← g_k − α·(w_k − w(t))
+    server   h ← h − α/N·Σ_{k ∈ P} (w_k − w(t))
+             w(t+1) = 1/|P|·Σ_{k ∈ P} w_k − h/α
+
+with g_k = h = 0 at the start; P are the clients that take part, counted alike whatever they hold. At a
+fixed point each g_k is the gradient of F_k at w, and they sum to zero: w minimises the mean of the F_k.
+At every moment h = 1/N·Σ_k g_k.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+
+
+@dataclass(frozen=True)
+class FedDyn:
+    """Clients carry a gradient that corrects their drift from the common minimum."""
+
+    dynamic_weight: float = 0.01  # α
+
+    def init(self, weights: Vector, num_clients: int) -> State:
+        """With h = 0; a client's g_k is there from its first update on."""
+        return {"server": np.zeros_like(weights), "clients": np.array([num_clients], np.float32)}
+
+    def pull(self, state: State, client: int) -> Pull:
+        """A client is pulled to the global weights and along its gradient."""
+        return Pull(self.dynamic_weight, state.get(f"client {client}"))
+
+    def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
+        """Move every gradient by its client's drift, and the mean of the weights by theirs."""
+        alpha, after = self.dynamic_weight, dict(state)
+        drift, mean = np.zeros(weights.shape), Mean()
+        for update in updates:
+            name, moved = f"client {update.client}", update.weights - weights
+            after[name] = np.asarray(state.get(name, 0) - alpha * moved, np.float32)
+            drift += moved
+            mean.add(update.weights, 1)
+        if not mean.weight:
+            return weights, state
+        server = state["server"] - alpha / float(state["clients"][0]) * drift
+        after["server"] = server.astype(np.float32)
+        return np.asarray(mean.value(weights) - server / alpha, np.float32), after

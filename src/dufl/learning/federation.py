@@ -1,0 +1,236 @@
+"""The Federated Training Phase of Algorithm 1: rounds of broadcast, local training, aggregation, data update.
+
+    for t = 0 … T−1:  every client trains w(t) on its buffer of D_k(t) samples
+                      the server makes w(t+1) of the answers and tests it
+                      every client conserves, discards and merges what it collected in the meantime
+
+A federation is all the state between two rounds. `state` gives it as named arrays, and one that takes
+them over goes on as the first would have.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.data.buffer import Held, MemoryBuffer
+from dufl.data.samples import Samples
+from dufl.data.simulation import Simulation, places_of
+from dufl.errors import InputError
+from dufl.game.parameters import Game
+from dufl.game.utility import cost_of_rounds
+from dufl.learning.algorithm import Mean, Update, refusal
+from dufl.learning.engine import Engine
+from dufl.learning.policies import Policy
+from dufl.learning.settings import Training
+from dufl.learning.task import Task
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a round once it is over.
+
+    Attributes:
+        round: t.
+        accuracy: on the test samples, after the round.
+        loss: likewise.
+        total_volume: how many samples all clients hold together.
+        mean_age: their mean age, measured.
+        planned_staleness: what the plan says it should be; None without one.
+        payment: what the server paid for this round.
+        server_cost: the server's cost of this and all earlier rounds, with measured volumes and ages.
+        cost_of_payment: the part of it that is money.
+        cost_of_volume: the part of it that too little data costs.
+        cost_of_staleness: the part of it that old data cost.
+        classes: how many classes there are in the buffers.
+        volumes: how many samples each client holds.
+        participants: how many clients' updates were used.
+        dropped: the clients that should have answered and did not.
+        refused: the clients whose update was not used, and why.
+        seconds: how long the round took; the only entry that differs between equal runs.
+    """
+
+    round: int
+    accuracy: float
+    loss: float
+    total_volume: int
+    mean_age: float
+    planned_staleness: float | None
+    payment: float
+    server_cost: float
+    cost_of_payment: float
+    cost_of_volume: float
+    cost_of_staleness: float
+    classes: int
+    volumes: list[int]
+    participants: int
+    dropped: list[int]
+    refused: dict[str, str]
+    seconds: float
+
+
+class Federation:
+    """Clients with buffers, a server with a model, and the rounds they have come through."""
+
+    def __init__(
+        self, game: Game, simulation: Simulation, policy: Policy, settings: Training, engine: Engine
+    ) -> None:
+        self.round = 0
+        self.weights, self.buffers = engine.start
+        self._game = game
+        self._simulation = simulation
+        self._policy = policy
+        self._settings = settings
+        self._engine = engine
+        self._algorithm = settings.make_algorithm()
+        self._state = self._algorithm.init(self.weights, game.clients.size)
+        self._streams = [simulation.stream(k) for k in range(game.clients.size)]
+        self._held = [
+            simulation.buffer(k, policy.size(k), float(game.clients.initial_staleness[k]))
+            for k in range(game.clients.size)
+        ]
+        self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over."""
+        return self.round == self._game.num_rounds
+
+    def play(self) -> Record:
+        """One round, from broadcast to data update."""
+        began = time.perf_counter()
+        held = [buffer.held() for buffer in self._held]
+        called, dropped = self._participants()
+        refused: dict[str, str] = {}
+        used: list[int] = []
+        buffers = Mean()
+        tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
+        updates = self._engine.train(self.weights, self.buffers, tasks)
+        accepted = self._accepted(updates, buffers, used, refused)
+        self.weights, self._state = self._algorithm.apply(self._state, self.weights, accepted)
+        self.buffers = buffers.value(self.buffers)
+        score = self._engine.evaluate(self.weights, self.buffers)
+        facts = self._account(held, bool(used))
+        self._update_data()
+        self.round += 1
+        return Record(
+            accuracy=score.accuracy,
+            loss=score.loss,
+            participants=len(used),
+            dropped=dropped,
+            refused=refused,
+            seconds=time.perf_counter() - began,
+            **facts,
+        )
+
+    def _participants(self) -> tuple[list[int], list[int]]:
+        """Who is called and answers in this round, and who is called and does not."""
+        settings, number = self._settings, self._game.clients.size
+        called = np.arange(number)
+        if settings.participation < 1:
+            generator = np.random.default_rng([settings.seed, self.round + 1, 9])
+            count = max(1, round(settings.participation * number))
+            called = np.sort(generator.choice(number, count, replace=False))
+        if not settings.dropout:
+            return called.tolist(), []
+        generator = np.random.default_rng([settings.seed, self.round + 1, 8])
+        silent = generator.random(number)[called] < settings.dropout
+        return called[~silent].tolist(), called[silent].tolist()
+
+    def _task(self, client: int, held: Held) -> Task:
+        pull = self._algorithm.pull(self._state, client)
+        places, labels = places_of(held.samples), held.samples.labels
+        return Task(client, self.round, places, labels, held.ages, held.ids, pull)
+
+    def _accepted(
+        self, updates: Iterable[Update], buffers: Mean, used: list[int], refused: dict[str, str]
+    ) -> Iterator[Update]:
+        """The updates that may be used; of the others, why not."""
+        for update in updates:
+            if reason := refusal(update, len(self.weights)):
+                refused[str(update.client)] = reason
+                continue
+            used.append(update.client)
+            buffers.add(update.buffers, update.volume)
+            yield update
+
+    def _account(self, held: list[Held], paid: bool) -> dict[str, Any]:
+        """What the round says of data and money."""
+        t, policy = self.round, self._policy
+        volumes = [len(part.ages) for part in held]
+        total = sum(volumes)
+        age = sum(int(part.ages.sum()) for part in held) / total if total else 1.0
+        self._history[:, t] = policy.payment(t) if paid else 0.0, total, age
+        cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
+        planned = policy.planned_staleness(t)
+        present = [np.unique(part.samples.labels) for part in held]
+        return {
+            "round": t,
+            "total_volume": total,
+            "mean_age": age,
+            "planned_staleness": None if np.isnan(planned) else planned,
+            "payment": float(self._history[0, t]),
+            "server_cost": cost.total,
+            "cost_of_payment": float(cost.payment.sum()),
+            "cost_of_volume": float(cost.volume.sum()),
+            "cost_of_staleness": float(cost.staleness.sum()),
+            "classes": len(np.unique(np.concatenate(present))),
+            "volumes": volumes,
+        }
+
+    def _update_data(self) -> None:
+        """Every buffer conserves, discards, merges and ages; after the last round there is no next."""
+        if self.round + 1 == self._game.num_rounds:
+            return
+        for client, buffer in enumerate(self._held):
+            keep, asked = self._policy.step(client, self.round, len(buffer))
+            if asked < 0:
+                raise InputError.of("what a policy lets a client collect", ">= 0", asked)
+            fresh = self._streams[client].collect(asked, self.round) if asked else self._nothing
+            buffer.advance(keep, fresh)
+
+    @property
+    def _nothing(self) -> Samples:
+        return self._simulation.references.take(slice(0, 0))
+
+    def state(self) -> Arrays:
+        """Everything that the next rounds depend on."""
+        held = [buffer.held() for buffer in self._held]
+        return {
+            "round": np.array(self.round),
+            "weights": self.weights,
+            "buffers": self.buffers,
+            "history": self._history,
+            "sizes": np.array([len(part.ages) for part in held]),
+            "next_ids": np.array([buffer.next_id for buffer in self._held]),
+            "places": np.concatenate([places_of(part.samples) for part in held]),
+            "ages": np.concatenate([part.ages for part in held]),
+            "ids": np.concatenate([part.ids for part in held]),
+            **{f"algorithm {name}": vector for name, vector in self._state.items()},
+        }
+
+    def restore(self, state: Arrays) -> None:
+        """Go on where another federation of the same configuration was."""
+        self.round = int(state["round"])
+        self.weights, self.buffers, self._history = state["weights"], state["buffers"], state["history"]
+        self._state = {
+            name.removeprefix("algorithm "): vector
+            for name, vector in state.items()
+            if name.startswith("algorithm ")
+        }
+        edges = np.cumsum(state["sizes"])[:-1]
+        places, ages, ids = (np.split(state[name], edges) for name in ("places", "ages", "ids"))
+        references, advanced = self._simulation.references, min(self.round, self._game.num_rounds - 1)
+        for k, next_id in enumerate(state["next_ids"]):
+            held = Held(references.take(places[k]), ages[k], ids[k])
+            self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
+
+
+def buffers_of(federation: Federation) -> list[MemoryBuffer]:
+    """The clients' buffers, to look at."""
+    return federation._held

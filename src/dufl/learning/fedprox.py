@@ -1,0 +1,24 @@
+"""FedProx: FedAvg whose clients are held near the global weights.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, *Federated Optimization in
+Heterogeneous Networks* (MLSys 2020).
+
+    client   w_k ≈ argmin F_k(w) + μ/2·‖w − w(t)‖²
+    server   as FedAvg
+"""
+
+from dataclasses import dataclass
+
+from dufl.learning.algorithm import Pull, State
+from dufl.learning.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients are held near the global weights; with μ = 0 it is FedAvg."""
+
+    proximal_weight: float = 0.01  # μ
+
+    def pull(self, state: State, client: int) -> Pull:
+        """A client is pulled to the global weights."""
+        return Pull(strength=self.proximal_weight)

@@ -1,0 +1,127 @@
+"""Local training with torch, for any model: SGD on a client's samples with what the algorithm adds."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from dufl.learning.algorithm import Pull, Vector
+from dufl.learning.models import build
+from dufl.learning.settings import Training
+from dufl.learning.task import Task
+
+
+class LocalModel:
+    """A model that takes on the weights it is given, trains or is tested, and gives weights back.
+
+    It computes on one thread of the CPU or on an accelerator: two threads on a few images cost more than
+    they bring, and other processes have the other cores.
+    """
+
+    def __init__(self, settings: Training, device: str, shape: tuple[int, ...], num_classes: int) -> None:
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        self._settings = settings
+        self._device = torch.device(device)
+        self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)
+        self._parameters = list(self._model.parameters())
+        self._kept = list(self._model.buffers())
+        self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
+
+    def names(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The names and shapes of all parameters, then all buffers."""
+        every = [*self._model.named_parameters(), *self._model.named_buffers()]
+        return tuple((name, tuple(tensor.shape)) for name, tensor in every)
+
+    def state(self) -> tuple[Vector, Vector]:
+        """The weights and buffers, each as one vector."""
+        return _flat(self._parameters), _flat(self._kept)
+
+    def train(
+        self, weights: Vector, buffers: Vector, features: npt.NDArray[np.float32], task: Task
+    ) -> tuple[Vector, Vector]:
+        """The weights and buffers after local training from the given ones."""
+        settings, model = self._settings, self._model
+        self._load(weights, buffers)
+        model.train()
+        torch.manual_seed(_torch_seed(settings.seed, task.client, task.round))
+        pictures, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
+        start = [parameter.detach().clone() for parameter in self._parameters]
+        linear = self._split(task.pull.linear)
+        optimiser = torch.optim.SGD(self._parameters, lr=settings.learning_rate, momentum=settings.momentum)
+        for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
+            for batch in torch.split(order, settings.batch_size):
+                optimiser.zero_grad()
+                with self._precision():
+                    loss = functional.cross_entropy(model(pictures[batch]), labels[batch])
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._add(task.pull, start, linear)
+                optimiser.step()
+        return self.state()
+
+    def evaluate(
+        self,
+        weights: Vector,
+        buffers: Vector,
+        features: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+    ) -> tuple[int, float]:
+        """How many are right, and the sum of their losses."""
+        self._load(weights, buffers)
+        self._model.eval()
+        right, lost = 0, 0.0
+        known = torch.from_numpy(labels).to(self._device)
+        with torch.no_grad():
+            for batch in torch.split(torch.arange(len(labels)), 250):
+                with self._precision():
+                    said = self._model(self._tensor(features[batch.numpy()]))
+                found = said.float()
+                loss = functional.cross_entropy(found, known[batch], reduction="sum")
+                right += int((found.argmax(1) == known[batch]).sum())
+                lost += float(loss)
+        return right, lost
+
+    def _add(self, pull: Pull, start: list[torch.Tensor], linear: list[torch.Tensor]) -> None:
+        """The gradient of strength/2·‖w − w(t)‖² − ⟨linear, w⟩."""
+        for index, parameter in enumerate(self._parameters):
+            if parameter.grad is None:
+                continue
+            if pull.strength:
+                parameter.grad.add_(parameter.detach() - start[index], alpha=pull.strength)
+            if linear:
+                parameter.grad.sub_(linear[index])
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bf16")
+
+    def _tensor(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
+        tensor = torch.from_numpy(features).to(self._device)
+        return tensor.contiguous(memory_format=self._format)
+
+    def _load(self, weights: Vector, buffers: Vector) -> None:
+        with torch.no_grad():
+            for tensor, values in zip(self._parameters, self._split(weights), strict=True):
+                tensor.copy_(values)
+            for kept, values in zip(self._kept, _cut(buffers, self._kept, self._device), strict=True):
+                kept.copy_(values if kept.is_floating_point() else values.round())
+
+    def _split(self, vector: Vector | None) -> list[torch.Tensor]:
+        return [] if vector is None else _cut(vector, self._parameters, self._device)
+
+
+def _flat(tensors: list[Any]) -> Vector:
+    parts = [tensor.detach().cpu().float().reshape(-1).numpy() for tensor in tensors]
+    return np.concatenate([*parts, np.zeros(0, np.float32)])
+
+
+def _cut(vector: Vector, like: list[Any], device: torch.device) -> list[torch.Tensor]:
+    whole = torch.from_numpy(np.array(vector)).to(device)
+    pieces = torch.split(whole, [tensor.numel() for tensor in like])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+
+
+def _torch_seed(seed: int, client: int, round: int) -> int:
+    """For layers that draw at random, such as dropout."""
+    return int(np.random.SeedSequence([seed, client, round + 1, 10]).generate_state(1)[0])

@@ -1,0 +1,280 @@
+# mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False
+# (Numba carries no types.)
+"""Multinomial logistic regression by local SGD: torch's mathematics without torch's cost per call.
+
+With p = softmax(W·x + b), a batch B of the client's samples and y the one-hot label, a step is
+
+    q = (p − y)/|B|,    g_W = Σ_B q·xᵀ,    g_b = Σ_B q,
+    g ← g + strength·(w − start) − linear,    v ← momentum·v + g,    w ← w − rate·v.
+
+The logits W·x and the gradient Σ q·xᵀ are nearly all the work, and both are sums of outer products:
+of a few samples, or a few chunks of one sample, with a few classes. So both run on one tile of
+TALL × WIDE vectors of LANES features, which stays in registers; `lanes` has its operations.
+
+Inside, weights are packed as (chunk of LANES features, class, lane), the biases in lane 0 of
+one last chunk; features and classes are filled up with zeros to whole tiles.
+"""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dufl.learning.lanes import (
+    LANES,
+    TALL,
+    WIDE,
+    add_outer,
+    add_sums,
+    chunks,
+    fetch_far,
+    fetch_near,
+    samples,
+    spread_errors,
+    store,
+    weights_of,
+    zeros,
+)
+
+Vector = npt.NDArray[np.float32]
+Matrix = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+BLOCK = 64  # chunks of features per pass over the batch, so that weights stay in the fastest cache
+EVALUATED = 64  # samples per block of an evaluation
+NOTHING = np.empty(0, dtype=np.float32)
+
+
+def train_logistic(
+    start: Vector,
+    features: Matrix,
+    labels: Integers,
+    order: Integers,
+    batch_size: int,
+    learning_rate: float,
+    momentum: float = 0.0,
+    strength: float = 0.0,
+    linear: Vector | None = None,
+) -> Vector:
+    """Weights after local SGD on   F(w) + strength/2·‖w − start‖² − ⟨linear, w⟩ ,   F the mean cross-entropy.
+
+    Args:
+        start: where to start, laid out as torch.nn.Linear: weights (classes, features), then biases.
+        features: (samples, features), in C order; never copied. A tenth faster if every row begins on
+            a cache line: the first at a multiple of 64 bytes, and a multiple of 16 features.
+        labels: one a sample, in [0, classes).
+        order: (epochs, samples), the order of the samples in each epoch; consecutive runs of it are
+            the batches, the last of which may be smaller.
+        batch_size: samples per step.
+        learning_rate: as in torch.optim.SGD; likewise the momentum.
+        momentum: of the velocity, which starts at zero.
+        strength: of the pull back to `start`: FedProx's μ; 0 leaves it out, bit for bit.
+        linear: of the linear term, if there is one.
+
+    The global interpreter lock is released meanwhile.
+    """
+    weights = start.copy()
+    tilt = NOTHING if linear is None else linear
+    _train(weights, features, labels, order, batch_size, learning_rate, momentum, strength, tilt)
+    return weights
+
+
+def evaluate_logistic(
+    weights: Vector, features: Matrix, labels: Integers, num_classes: int
+) -> tuple[int, float]:
+    """How many are right, and the sum of the cross-entropies."""
+    right, loss = _evaluate(weights, features, labels, num_classes)
+    return int(right), float(loss)
+
+
+@numba.njit(cache=True, nogil=True)
+def _train(
+    weights: Vector,
+    features: Matrix,
+    labels: Integers,
+    order: Integers,
+    batch_size: int,
+    learning_rate: float,
+    momentum: float,
+    strength: float,
+    linear: Vector,
+) -> None:
+    """Train `weights` in place."""
+    num_epochs, num_samples = order.shape
+    num_features = features.shape[1]
+    num_classes = weights.size // (num_features + 1)
+    packed = _pack(weights, num_features, num_classes)
+    gradient = _aligned(packed.shape)
+    velocity = _aligned(packed.shape) if momentum != 0 else packed
+    start = packed.copy() if strength != 0 else packed
+    tilt = _pack(linear, num_features, num_classes) if linear.size > 0 else packed
+    logits = np.empty((packed.shape[1], _whole(min(batch_size, num_samples), TALL)), dtype=np.float32)
+    errors = np.zeros_like(logits)  # and stays 0 for the classes that only fill up
+    w, g, v = packed.ravel(), gradient.ravel(), velocity.ravel()
+    s, t = start.ravel(), tilt.ravel()
+    rate, decay, pull = np.float32(learning_rate), np.float32(momentum), np.float32(strength)
+    for epoch in range(num_epochs):
+        for first in range(0, num_samples, batch_size):
+            rows = order[epoch, first : first + batch_size]
+            ahead = order[epoch, first + batch_size : first + 2 * batch_size]
+            _logits(packed, features, rows, logits)
+            _errors(logits, labels, rows, num_classes, errors)
+            _gradient(errors, features, rows, ahead if ahead.size > 0 else rows, gradient)
+            if strength != 0:
+                for i in range(w.size):
+                    g[i] += pull * (w[i] - s[i])
+            if linear.size > 0:
+                for i in range(w.size):
+                    g[i] -= t[i]
+            if momentum != 0:
+                for i in range(w.size):
+                    v[i] = decay * v[i] + g[i]
+                    w[i] -= rate * v[i]
+            else:
+                for i in range(w.size):
+                    w[i] -= rate * g[i]
+    for c in range(num_classes):
+        for j in range(num_features):
+            weights[c * num_features + j] = packed[j // LANES, c, j % LANES]
+        weights[num_classes * num_features + c] = packed[-1, c, 0]
+
+
+@numba.njit(cache=True, nogil=True)
+def _whole(size: int, part: int) -> int:
+    """The size filled up to whole parts."""
+    return -(-size // part) * part
+
+
+@numba.njit(cache=True, nogil=True)
+def _aligned(shape: tuple[int, int, int]) -> Matrix:
+    """Zeros that begin on a cache line, so that no vector of them straddles two."""
+    size = shape[0] * shape[1] * shape[2]
+    spare = np.zeros(size + LANES, dtype=np.float32)
+    first = -(spare.ctypes.data // spare.itemsize) % LANES
+    return spare[first : first + size].reshape(shape)
+
+
+@numba.njit(cache=True, nogil=True)
+def _pack(flat: Vector, num_features: int, num_classes: int) -> Matrix:
+    """(chunk, class, lane), filled up with zeros; the biases in lane 0 of the last chunk."""
+    whole = _whole(_whole(num_features, LANES) // LANES, TALL)
+    packed = _aligned((whole + 1, _whole(num_classes, WIDE), LANES))
+    for c in range(num_classes):
+        for j in range(num_features):
+            packed[j // LANES, c, j % LANES] = flat[c * num_features + j]
+        packed[whole, c, 0] = flat[num_classes * num_features + c]
+    return packed
+
+
+@numba.njit(cache=True, nogil=True)
+def _logits(packed: Matrix, features: Matrix, rows: Integers, logits: Matrix) -> None:
+    """logits[c, b] = w_c·x_b + bias_c, TALL samples by WIDE classes at a time."""
+    num_features, last = features.shape[1], rows.size - 1
+    full = num_features // LANES  # chunks; then there may be one that is not full, a block of its own
+    for c in range(packed.shape[1]):
+        logits[c] = packed[-1, c, 0]
+    begin = 0
+    while begin * LANES < num_features:
+        end = min(begin + BLOCK, full) if begin < full else full + 1
+        left = min(num_features - begin * LANES, LANES)
+        for b in range(0, rows.size, TALL):  # filled up with the last sample
+            four = rows[b], rows[min(b + 1, last)], rows[min(b + 2, last)], rows[min(b + 3, last)]
+            for c in range(0, packed.shape[1], WIDE):
+                tile = zeros()
+                for j in range(begin, end):
+                    tile = add_outer(tile, samples(features, four, j, left), weights_of(packed, j, c))
+                add_sums(logits, c, b, tile)
+        begin = end
+
+
+@numba.njit(cache=True, nogil=True)
+def _gradient(errors: Matrix, features: Matrix, rows: Integers, ahead: Integers, gradient: Matrix) -> None:
+    """g_c = Σ_b q[c, b]·x_b, TALL chunks of features by WIDE classes at a time.
+
+    Meanwhile the rows of the next batch are on their way from memory, and those of the next few
+    samples from the second cache to the first.
+    """
+    bias = gradient.shape[0] - 1
+    for j in range(0, bias, TALL):
+        left = features.shape[1] - LANES * j
+        for c in range(0, gradient.shape[1], WIDE):
+            tile = zeros()
+            for b in range(rows.size):
+                fetch_near(features, rows[min(b + 6, rows.size - 1)], j)
+                fetch_far(features, ahead[min(b, ahead.size - 1)], j)
+                tile = add_outer(tile, chunks(features, rows[b], j, left), spread_errors(errors, c, b))
+            store(gradient, j, c, tile)
+    for c in range(gradient.shape[1]):
+        gradient[bias, c, 0] = errors[c, : rows.size].sum()
+
+
+@numba.njit(cache=True, nogil=True)
+def _errors(logits: Matrix, labels: Integers, rows: Integers, num_classes: int, errors: Matrix) -> None:
+    """Q = (softmax − one-hot)/|B|."""
+    size = rows.size
+    share = np.float32(1.0 / size)
+    _, total = _softmax(logits, num_classes, size, errors)
+    for b in range(size):
+        total[b] = share / total[b]
+    for c in range(num_classes):
+        for b in range(size):
+            errors[c, b] *= total[b]
+    for b in range(size):
+        errors[labels[rows[b]], b] -= share
+
+
+@numba.njit(cache=True, nogil=True)
+def _softmax(logits: Matrix, num_classes: int, size: int, powers: Matrix) -> tuple[Vector, Vector]:
+    """The highest logit of a sample and Σ_c e^(logit − highest); `powers` receives what is summed.
+
+    The samples lie along the lanes, so that every loop is one of vectors.
+    """
+    highest, total = logits[0, :size].copy(), np.zeros(size, dtype=np.float32)
+    for c in range(1, num_classes):
+        for b in range(size):
+            highest[b] = logits[c, b] if logits[c, b] > highest[b] else highest[b]
+    for c in range(num_classes):
+        for b in range(size):
+            powers[c, b] = _exp(logits[c, b] - highest[b])
+            total[b] += powers[c, b]
+    return highest, total
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+def _exp(x: np.float32) -> np.float32:
+    """e^x = 2^n·e^r for x <= 0, to about 1e-7 (the polynomial in r is Cephes'); NaN stays NaN.
+
+    Written out because the compiler turns it into vectors, which it cannot do with a call.
+    """
+    x = np.float32(-87.0) if x < np.float32(-87.0) else x  # where 2^n is still a normal number
+    shifted = x * np.float32(1.44269504) + np.float32(12582912.0)  # 1.5·2^23 leaves n in the last bits
+    n = shifted - np.float32(12582912.0)
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * (r * r) + (r + np.float32(1.0))
+    power = (np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)  # the bits of 2^n
+    return y * np.int32(power).view(np.float32)
+
+
+@numba.njit(cache=True, nogil=True)
+def _evaluate(weights: Vector, features: Matrix, labels: Integers, num_classes: int) -> tuple[int, float]:
+    """How many are right, and the sum of the cross-entropies."""
+    packed = _pack(weights, features.shape[1], num_classes)
+    logits = np.empty((packed.shape[1], EVALUATED), dtype=np.float32)
+    powers = np.empty_like(logits)
+    right, loss = 0, 0.0
+    for first in range(0, labels.size, EVALUATED):
+        rows = np.arange(first, min(first + EVALUATED, labels.size))
+        _logits(packed, features, rows, logits)
+        highest, total = _softmax(logits, num_classes, rows.size, powers)
+        for b in range(rows.size):
+            label, best = labels[first + b], 0
+            while best < num_classes - 1 and logits[best, b] != highest[b]:
+                best += 1
+            right += best == label
+            loss += np.log(np.float64(total[b])) + (np.float64(highest[b]) - np.float64(logits[label, b]))
+    return right, loss

@@ -1,0 +1,104 @@
+"""Any torch model, trained by worker processes, one core and one thread each.
+
+Two threads on one model collapse when anything else runs on the machine, and cost more than they bring
+on small batches; two processes do not. The data lie in one file without a name that all of them map.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from dufl.data.datasets import Dataset
+from dufl.data.samples import Features
+from dufl.data.simulation import Simulation
+from dufl.errors import InputError
+from dufl.learning.algorithm import Update, Vector
+from dufl.learning.engine import Named, Score, parts, score
+from dufl.learning.settings import Training
+from dufl.learning.task import Task
+from dufl.learning.worker import Evaluate, Mapped, Ready, Setup, Train
+from dufl.learning.workers import Workers
+
+
+class TorchEngine:
+    """Workers that train with torch."""
+
+    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training) -> None:
+        device = find_device(settings)
+        self._size = len(dataset.test)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine)
+        train, test = self._mapped(simulation.pool.features), self._mapped(dataset.test.features)
+        setup = Setup(
+            settings,
+            device,
+            simulation.ageing,
+            simulation.seed,
+            dataset.shape,
+            dataset.num_classes,
+            train,
+            test,
+            dataset.test.labels,
+        )
+        count = settings.num_workers if device == "cpu" else 1
+        self.workers = Workers(count, setup, [self._file.fileno()])
+        try:
+            self._ready: Ready = self.workers.ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _mapped(self, features: Features) -> Mapped:
+        offset = self._file.tell()
+        self._file.write(np.ascontiguousarray(features).data)
+        self._file.flush()
+        return Mapped(self._file.fileno(), offset, features.dtype.str, features.shape)
+
+    @property
+    def start(self) -> tuple[Vector, Vector]:
+        """The weights and buffers of the model before training."""
+        return self._ready.weights, self._ready.buffers
+
+    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every client from the same weights."""
+        return self.workers.do(Train(weights, buffers, task) for task in tasks)
+
+    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+        """Test a model."""
+        jobs = (Evaluate(weights, buffers, part) for part in parts(self._size))
+        return score(self.workers.do(jobs), self._size)
+
+    def named(self, weights: Vector, buffers: Vector) -> Named:
+        """The weights by their names in the model."""
+        every, found, begin = np.concatenate([weights, buffers]), {}, 0
+        for name, shape in self._ready.names:
+            size = int(np.prod(shape))
+            found[name] = every[begin : begin + size].reshape(shape)
+            begin += size
+        return found
+
+    def close(self) -> None:
+        """End the workers."""
+        self.workers.close()
+        self._file.close()
+
+
+def find_device(settings: Training) -> str:
+    """The device to compute on, if it is there."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(f"model {settings.model!r} needs PyTorch: pip install 'dufl[train]'")
+    if settings.device == "cpu":
+        return "cpu"
+    import torch
+
+    there = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    there += ["mps"] * torch.backends.mps.is_available()
+    if settings.device == "auto":
+        return there[0] if there else "cpu"
+    wanted = "cuda:0" if settings.device == "cuda" else settings.device
+    if wanted not in there:
+        raise InputError.of(
+            "device", f"one that is there ({', '.join(['cpu', *there])})", repr(settings.device)
+        )
+    return wanted

@@ -1,0 +1,135 @@
+"""A worker process: trains clients with torch on one core, for the `Workers` that started it.
+
+It is a program of its own, `python -m dufl.learning.worker`, which reads pickled jobs from its standard
+input and writes pickled replies to its standard output, and ends when its input does: so nothing is left
+behind when the program that started it is killed.
+"""
+
+import os
+import pickle
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dufl.data.ageing import Ageing
+from dufl.data.samples import Features
+from dufl.errors import InputError
+from dufl.learning.algorithm import Update, Vector
+from dufl.learning.settings import Training
+from dufl.learning.task import Task, Whole
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An array in an open file that workers inherit: one copy of the data for all of them."""
+
+    descriptor: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def array(self) -> Features:
+        """The array, read when it is touched."""
+        with os.fdopen(os.dup(self.descriptor), "rb") as stream:
+            return np.memmap(stream, self.dtype, "r", self.offset, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What a worker has to know before its first job."""
+
+    settings: Training
+    device: str
+    ageing: Ageing
+    seed: int
+    shape: tuple[int, ...]
+    num_classes: int
+    train: Mapped
+    test: Mapped
+    test_labels: Whole
+
+
+@dataclass(frozen=True, eq=False)
+class Train:
+    """Train a client."""
+
+    weights: Vector
+    buffers: Vector
+    task: Task
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate:
+    """Test a model on some of the test samples."""
+
+    weights: Vector
+    buffers: Vector
+    part: slice
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """The model before training: weights, buffers, and the names and shapes of what is in them."""
+
+    weights: Vector
+    buffers: Vector
+    names: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Worker:
+    """Does jobs."""
+
+    def __init__(self, setup: Setup) -> None:
+        from dufl.learning.local import LocalModel
+
+        self._setup = setup
+        self._train, self._test = setup.train.array(), setup.test.array()
+        self._model = LocalModel(setup.settings, setup.device, setup.shape, setup.num_classes)
+
+    def ready(self) -> Ready:
+        """The model before training."""
+        return Ready(*self._model.state(), self._model.names())
+
+    def do(self, job: Train | Evaluate) -> Any:
+        """The reply to a job."""
+        setup, model = self._setup, self._model
+        if isinstance(job, Evaluate):
+            pictures = self._test[job.part]
+            unit = pictures.astype(np.float32) / np.float32(255 if pictures.dtype == np.uint8 else 1)
+            return model.evaluate(job.weights, job.buffers, unit, setup.test_labels[job.part])
+        task = job.task
+        features = task.features(self._train, setup.ageing, setup.seed)
+        weights, buffers = model.train(job.weights, job.buffers, features, task)
+        return Update(task.client, len(task.labels), weights, buffers)
+
+
+def main() -> None:
+    """Read jobs and write replies until there are no more."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a user's model prints must not come between the replies
+    worker: Worker | None = None
+    while True:
+        try:
+            job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        reply: tuple[str, Any]
+        try:
+            if worker is None:
+                worker = Worker(job)
+                reply = "done", worker.ready()
+            else:
+                reply = "done", worker.do(job)
+        except InputError as fault:
+            reply = "refused", str(fault)
+        except Exception:
+            reply = "failed", traceback.format_exc()
+        pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Worker processes that do jobs; one that dies is replaced and its job is done again."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from dufl.errors import DuflError, InputError
+from dufl.learning.engine import spread
+
+ATTEMPTS = 3  # deaths over one job before it is given up
+
+
+class WorkerDiedError(Exception):
+    """A worker is gone."""
+
+
+class Process:
+    """One worker: started, set up, and spoken to in turns."""
+
+    def __init__(self, setup: Any, descriptors: Sequence[int]) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dufl.learning.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=descriptors,
+            process_group=0,  # Ctrl-C is for the program that started it
+            env=environment,
+        )
+        self._setup = setup
+        self._started: Any = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def ready(self) -> Any:
+        """Set it up, once; what it replied."""
+        if self._started is None:
+            self._started = self._call(self._setup)
+        return self._started
+
+    def call(self, job: Any) -> Any:
+        """The reply to a job."""
+        self.ready()
+        return self._call(job)
+
+    def _call(self, job: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(job, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.flush()
+            kind, reply = pickle.load(self._process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as fault:
+            raise WorkerDiedError from fault
+        if kind == "refused":
+            raise InputError(reply)
+        if kind == "failed":
+            raise DuflError(f"training failed in a worker:\n{reply}")
+        return reply
+
+    def close(self) -> None:
+        """End it, and wait until it has."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):  # it died with a job half read
+                    stream.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Workers:
+    """Some processes that share the jobs."""
+
+    def __init__(self, count: int, setup: Any, descriptors: Sequence[int]) -> None:
+        self._setup, self._descriptors = setup, descriptors
+        self._ahead = 2 * count
+        self._threads = ThreadPoolExecutor(count)
+        self._processes = [self._process() for _ in range(count)]
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for index in range(count):
+            self._free.put(index)
+        self.deaths = 0
+
+    def _process(self) -> Process:
+        return Process(self._setup, self._descriptors)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self._processes]
+
+    def ready(self) -> Any:
+        """What a worker said when it was set up."""
+        return self._attempt(None)
+
+    def do(self, jobs: Iterable[Any]) -> Iterator[Any]:
+        """The replies, in the order of the jobs."""
+        return spread(self._threads, self._attempt, jobs, self._ahead)
+
+    def _attempt(self, job: Any) -> Any:
+        index = self._free.get()
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    worker = self._processes[index]
+                    return worker.ready() if job is None else worker.call(job)
+                except WorkerDiedError:
+                    self.deaths += 1
+                    self._processes[index].close()
+                    self._processes[index] = self._process()
+        finally:
+            self._free.put(index)
+        raise DuflError(
+            f"a worker died {ATTEMPTS} times at the same client: if memory is short, set training.workers=1"
+        )
+
+    def close(self) -> None:
+        """End all of them."""
+        for process in self._processes:
+            process.close()
+        self._threads.shutdown(cancel_futures=True)
