@@ -23,6 +23,7 @@ class LocalModel:
     def __init__(self, settings: Training, device: str, shape: tuple[int, ...], num_classes: int) -> None:
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # it would only cost time
         self._settings = settings
         self._device = torch.device(device)
         self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)

@@ -1,6 +1,6 @@
 """A worker process: trains clients with torch on one core, for the `Workers` that started it.
 
-It is a program of its own, `python -m dufl.learning.worker`, which reads pickled jobs from its standard
+`main` is a program of its own, which reads pickled jobs from its standard
 input and writes pickled replies to its standard output, and ends when its input does: so nothing is left
 behind when the program that started it is killed.
 """
@@ -129,7 +129,3 @@ def main() -> None:
             reply = "failed", traceback.format_exc()
         pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
         replies.flush()
-
-
-if __name__ == "__main__":
-    main()

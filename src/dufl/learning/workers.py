@@ -29,7 +29,7 @@ class Process:
             "OMP_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dufl.learning.worker"],
+            [sys.executable, "-c", "from dufl.learning.worker import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
