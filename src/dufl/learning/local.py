@@ -22,8 +22,8 @@ class LocalModel:
 
     def __init__(self, settings: Training, device: str, shape: tuple[int, ...], num_classes: int) -> None:
         torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would only cost time
+        if device != "cpu":  # one thread of a CPU always gives the same bits
+            torch.use_deterministic_algorithms(True, warn_only=True)
         self._settings = settings
         self._device = torch.device(device)
         self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)
@@ -51,15 +51,15 @@ class LocalModel:
         pictures, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
         start = [parameter.detach().clone() for parameter in self._parameters]
         linear = self._split(task.pull.linear)
-        optimiser = torch.optim.SGD(self._parameters, lr=settings.learning_rate, momentum=settings.momentum)
+        velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
         for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
             for batch in torch.split(order, settings.batch_size):
-                optimiser.zero_grad()
+                model.zero_grad()
                 with self._precision():
                     loss = functional.cross_entropy(model(pictures[batch]), labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._add(task.pull, start, linear)
-                optimiser.step()
+                self._step(velocity)
         return self.state()
 
     def evaluate(
@@ -93,6 +93,20 @@ class LocalModel:
                 parameter.grad.add_(parameter.detach() - start[index], alpha=pull.strength)
             if linear:
                 parameter.grad.sub_(linear[index])
+
+    def _step(self, velocity: list[torch.Tensor]) -> None:
+        """SGD as in `torch.optim`, whose import alone takes longer than many a round.
+
+        v ← momentum·v + g,    w ← w − learning_rate·v
+        """
+        with torch.no_grad():
+            for index, parameter in enumerate(self._parameters):
+                if parameter.grad is None:
+                    continue
+                moved = parameter.grad
+                if velocity:
+                    moved = velocity[index].mul_(self._settings.momentum).add_(moved)
+                parameter.sub_(moved, alpha=self._settings.learning_rate)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bf16")

@@ -1,0 +1,305 @@
+"""`make bench`, third part: training, against what a researcher would write, in one run on one machine."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from rich.console import Console
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from dufl.data.datasets import Dataset, load_dataset
+from dufl.data.samples import Samples
+from dufl.experiment.config import Config, load
+from dufl.learning.algorithm import Pull
+from dufl.learning.engine import CompiledEngine, make_engine, spread
+from dufl.learning.federation import Federation
+from dufl.learning.logistic import train_logistic
+from dufl.learning.models import build
+from dufl.learning.task import Task
+
+SHARED = Path(os.environ.get("DUFL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+CLIENTS, HELD, CORES = 15, 1000, os.cpu_count() or 1
+
+
+def median(work: Callable[[], Any], runs: int) -> float:
+    """The median time of some runs, after one to warm up."""
+    work()
+    found = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return float(np.median(found))
+
+
+def pictures(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dataset:
+    """Random pictures: for time and memory it does not matter what is on them."""
+    generator = np.random.default_rng(0)
+    features = generator.integers(0, 256, (size, *shape), dtype=np.uint8)
+    every = Samples(features, generator.integers(0, classes, size))
+    return Dataset("random", every, every.take(slice(0, 10_000)), tuple(map(str, range(classes))))
+
+
+class Half:
+    """Data update at its usual pace: every client replaces half of what it holds in every round."""
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+
+    def payment(self, round: int) -> float:
+        """Nothing."""
+        return 0.0
+
+    def size(self, client: int) -> int:
+        """The same for all."""
+        return self.held
+
+    def step(self, client: int, round: int, size: int) -> tuple[int, int]:
+        """Half and half."""
+        return self.held // 2, self.held - self.held // 2
+
+    def planned_staleness(self, round: int) -> float:
+        """About 2."""
+        return 2.0
+
+
+def peak() -> float:
+    """Floating-point operations a second of float32 matrix products on all cores."""
+    torch.set_num_threads(CORES)
+    a, b = torch.rand(2048, 2048), torch.rand(2048, 2048)
+    return 2 * 2048**3 / median(lambda: a @ b, 9)
+
+
+def loader_round(features: Any, labels: Any, epochs: int) -> None:
+    """The loop that one writes first: a DataLoader and an optimiser for every client."""
+    for k in range(CLIENTS):
+        model = build("logistic", (784,), 10)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(TensorDataset(features[k], labels[k]), batch_size=64, shuffle=True)
+        for _ in range(epochs):
+            for x, y in loader:
+                optimiser.zero_grad()
+                functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+
+
+def logistic(console: Console) -> None:
+    """Workload W: 15 clients of 1,000 samples of 784 features, batches of 64, 5 epochs."""
+    config = load(None, ["training.epochs=5", "game.time_sensitivity=0.75"])
+    dataset = pictures((1, 28, 28))
+    simulation = config.data.simulation(dataset, config.game, 0)
+    engine = CompiledEngine(dataset, simulation, config.training)
+    generator = np.random.default_rng(0)
+    places = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
+    ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
+    tasks = [Task(k, 0, p, dataset.train.labels[p], ones, ids, Pull()) for k, p in enumerate(places)]
+    features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
+    orders = [task.shuffles(config.training) for task in tasks]
+    start, nothing = engine.start
+
+    def kernel() -> None:
+        def one(k: int) -> Any:
+            return train_logistic(start, features[k], tasks[k].labels, orders[k], 64, 0.01)
+
+        list(spread(threads, one, range(CLIENTS), 2 * CORES))
+
+    x = [torch.from_numpy(f) for f in features]
+    y = [torch.from_numpy(task.labels) for task in tasks]
+    limit = peak()
+    with ThreadPoolExecutor(CORES) as threads:
+        ours = median(kernel, 41)
+    whole = median(lambda: list(engine.train(start, nothing, tasks)), 41)
+    theirs = median(lambda: loader_round(x, y, 5), 5)
+    work = CLIENTS * HELD * 5 * 784 * 10 * 4
+    engine.close()
+    console.print(
+        f"logistic, W: {1e3 * ours:.1f} ms a round ({1e3 * whole:.1f} with making features and orders); "
+        f"DataLoader loop {1e3 * theirs:.0f} ms: {theirs / ours:.0f} and {theirs / whole:.0f} times "
+        "(target: 20)"
+    )
+    console.print(
+        f"  {work / ours / 1e9:.0f} GFLOP/s of a peak of {limit / 1e9:.0f} in sgemm: "
+        f"{100 * work / ours / limit:.0f} % (target: 40)"
+    )
+
+
+def overhead(console: Console) -> None:
+    """What a round costs beside local SGD: buffers, noise, aggregation, evaluation, records."""
+    config = load(None, ["training.epochs=20", "game.time_sensitivity=0.75"])
+    dataset = pictures((1, 28, 28))
+    simulation = config.data.simulation(dataset, config.game, 0)
+    engine = CompiledEngine(dataset, simulation, config.training)
+    federation = Federation(config.game, simulation, Half(HELD), config.training, engine)
+    for _ in range(5):
+        federation.play()
+    tasks = [federation._task(k, buffer.held()) for k, buffer in enumerate(federation._held)]
+    features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
+    orders = [task.shuffles(config.training) for task in tasks]
+
+    def one(k: int) -> Any:
+        return train_logistic(federation.weights, features[k], tasks[k].labels, orders[k], 64, 0.01)
+
+    rounds, alone = [], []
+    with ThreadPoolExecutor(CORES) as threads:
+        for _ in range(30):  # in turns, so that a slow moment of the machine is one for both
+            rounds.append(federation.play().seconds)
+            begin = time.perf_counter()
+            list(spread(threads, one, range(CLIENTS), 2 * CORES))
+            alone.append(time.perf_counter() - begin)
+    engine.close()
+    whole, sgd = float(np.median(rounds)), float(np.median(alone))
+    console.print(
+        f"a round of W with 20 epochs and data update: {1e3 * whole:.0f} ms, local SGD alone "
+        f"{1e3 * sgd:.0f} ms: {100 * (whole - sgd) / whole:.0f} % of it is overhead (target: 15)"
+    )
+
+
+def plain_cnn(dataset: Dataset, seconds: float) -> float:
+    """Samples a second of the plain PyTorch loop on tensors, with as many threads as cores."""
+    torch.set_num_threads(CORES)
+    model = build("cnn", dataset.shape, 10)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.from_numpy(dataset.train.unit()[:HELD])
+    y = torch.from_numpy(dataset.train.labels[:HELD])
+    done, begin = 0, 0.0
+    while not begin or time.perf_counter() - begin < seconds:
+        for batch in torch.randperm(HELD).split(64):  # type: ignore[no-untyped-call]
+            optimiser.zero_grad()
+            functional.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        if begin:
+            done += HELD
+        else:
+            begin = time.perf_counter()  # the first epoch warms up
+    return done / (time.perf_counter() - begin)
+
+
+def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
+    """Samples a second of our engine, asked for as often as wanted."""
+    config = load(None, ["training.model=cnn", "training.epochs=5", f"training.precision={precision}"])
+    simulation = config.data.simulation(dataset, config.game, 0)
+    engine = make_engine(dataset, simulation, config.training)
+    start, nothing = engine.start
+    ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
+    tasks = [Task(k, 0, ids, dataset.train.labels[:HELD], ones, ids, Pull()) for k in range(2 * CORES)]
+
+    def once() -> float:
+        begin = time.perf_counter()
+        list(engine.train(start, nothing, tasks))
+        return len(tasks) * HELD * 5 / (time.perf_counter() - begin)
+
+    once()
+    return once
+
+
+def cnn(console: Console) -> None:
+    """The light CNN on pictures of 3 × 32 × 32."""
+    dataset = pictures((3, 32, 32))
+    single, half = our_cnn(dataset, "float32"), our_cnn(dataset, "bf16")
+    found = [(plain_cnn(dataset, 5), single(), half()) for _ in range(5)]  # in turns
+    plain, ours, bf16 = np.median(found, axis=0)
+    console.print(
+        f"light CNN: plain loop with {CORES} threads {plain:,.0f} samples/s; ours {ours:,.0f}: "
+        f"{ours / plain:.2f} times (target: 1.3); bf16 {bf16:,.0f}: {bf16 / plain:.2f} times (target: 1.7)"
+    )
+
+
+def precision(console: Console) -> None:
+    """What bf16 does to accuracy: CIFAR-10, 5 rounds of 5 epochs on 5 clients."""
+    if not SHARED.is_dir():
+        console.print(f"bf16's accuracy: left out, {SHARED} is not there")
+        return
+    whole = load_dataset("cifar10", SHARED)
+    dataset = Dataset("cifar10", whole.train, whole.test.take(slice(0, 2000)), whole.class_names)
+    found = {}
+    for name in ("float32", "bf16"):
+        changes = [f"training.precision={name}", "training.model=cnn", "training.epochs=5", "clients.count=5"]
+        config = load(
+            None, [*changes, "clients.initial_volume=500", "training.policy=static", "num_rounds=5"]
+        )
+        found[name] = _accuracy(config, dataset)
+    console.print(
+        f"accuracy on CIFAR-10 after 5 rounds of 5 epochs, 5 clients of 500: float32 "
+        f"{100 * found['float32']:.1f} %, bf16 {100 * found['bf16']:.1f} %"
+    )
+
+
+def _accuracy(config: Config, dataset: Dataset) -> float:
+    from dufl.experiment.train import train
+
+    return train(config, dataset=dataset).accuracy
+
+
+def memory(console: Console) -> None:
+    """1,000 clients of 200 samples of CIFAR-10's size, all processes together."""
+    for model in ("logistic", "cnn"):
+        process = subprocess.Popen([sys.executable, __file__, "--thousand", model])
+        most, over = 0.0, threading.Event()
+        while not over.wait(0.1):
+            most = max(most, _resident(process.pid))
+            if process.poll() is not None:
+                over.set()
+        console.print(f"1,000 clients × 200 samples of 3 × 32 × 32, {model}: {most:.2f} GB (target: 2)")
+
+
+def _resident(pid: int) -> float:
+    """The memory of a process and its children; what they share is counted once."""
+    total = 0
+    try:
+        parent = psutil.Process(pid)
+        for process in (parent, *parent.children(recursive=True)):
+            total += process.memory_full_info().pss
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0.0
+    return total / 1e9
+
+
+def thousand(model: str) -> None:
+    """One round of a thousand clients."""
+    config = load(
+        None,
+        [
+            *("clients.count=1000", "clients.initial_volume=200", "training.policy=static", "num_rounds=1"),
+            *(f"training.model={model}", "training.epochs=1"),
+        ],
+    )
+    _accuracy(config, pictures((3, 32, 32)))
+
+
+def linear(console: Console) -> None:
+    """1,000 clients and the logistic model: time against the number of samples trained on."""
+    dataset, shown = pictures((1, 28, 28)), []
+    for held in (50, 100, 200, 400):
+        config = load(None, ["clients.count=1000", "training.epochs=5", "num_rounds=100"])
+        simulation = config.data.simulation(dataset, config.game, 0)
+        engine = CompiledEngine(dataset, simulation, config.training)
+        federation = Federation(config.game, simulation, Half(held), config.training, engine)
+        federation.play()
+        took = min(federation.play().seconds for _ in range(5))
+        engine.close()
+        shown.append(f"{held}: {1e9 * took / (1000 * held * 5):.0f}")
+    console.print(f"1,000 clients, logistic, 5 epochs, ns a sample by samples held: {', '.join(shown)}")
+
+
+def main() -> None:
+    """Print every figure."""
+    if len(sys.argv) == 3:
+        thousand(sys.argv[2])
+        return
+    console = Console(width=200, highlight=False)
+    for part in (logistic, overhead, cnn, precision, memory, linear):
+        part(console)
+
+
+if __name__ == "__main__":
+    main()
