@@ -26,6 +26,8 @@ from PIL import Image
 import dufl
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
+from dufl.experiment.compare import Cell, cells, compare
+from dufl.experiment.config import Config, load
 from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
@@ -39,6 +41,13 @@ PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
 SEEDS = 4
 SENSITIVITIES = ("1.25", "0.75", "0.41", "0.2", "0.1")
 POPULATIONS = (2, 5, 15, 50, 150, 500, 1500)
+ALGORITHMS = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx, μ = {proximal_weight:g}",
+    "feddyn": "FedDyn, α = {dynamic_weight:g}",
+}
+TRAINING = ("training.dynamic_weight=0.1",)  # with which the algorithms are compared
+TRAINING_SEEDS = 2
 COLOURS = 128  # of a picture
 SIZE = 300_000  # bytes that all pictures may take together
 
@@ -60,6 +69,7 @@ def main() -> None:
         publish(leaders_figure(leaders), "leaders")
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
+        publish(training_figure(load(None, TRAINING)), "training")
     splice("leaders", leaders_table(leaders))
     splice("influence", influence_table(influence))
     for page in PAGES:
@@ -159,6 +169,41 @@ def influence_figure(rows: Rows) -> Figure:
     axis.set_xticklabels([f"{count:,}" for count in POPULATIONS])
     axis.legend(loc="lower left")
     return figure
+
+
+def training_figure(config: Config) -> Figure:
+    """Accuracy over rounds with and without data update, a panel an algorithm."""
+    found = cells(ALGORITHMS, ("static", "dufl"), list(range(TRAINING_SEEDS)))
+    assert compare(config, found)
+    arrival = config.data.simulation(config.data.load(), config.game, 0).arrival
+    rounds = config.game.num_rounds
+    news = [t for t in range(1, rounds) if arrival.count(t) > arrival.count(t - 1)]
+    figure, axes = new_figure(9.0, 3.1, ncols=len(ALGORITHMS), sharey=True)
+    for axis, (name, title) in zip(axes, ALGORITHMS.items(), strict=True):
+        for t in news:
+            axis.axvline(t, ymax=0.84, color=GREY, linewidth=0.9, linestyle=":")
+        static, fresh = (cell for cell in found if cell.algorithm == name)
+        course(axis, static, ORANGE, "data only get old")
+        course(axis, fresh, BLUE, "data follow the plan")
+        axis.set(title=title.format(**dict(config.training)), xlabel="rounds", xlim=(0, 1.15 * rounds))
+        axis.set_xticks(range(0, rounds + 1, 25))
+    axes[0].set(ylabel="test accuracy, %", ylim=(60, 100))
+    axes[0].legend(loc="upper left", bbox_to_anchor=(0.0, 1.02))
+    for t in news:
+        axes[0].annotate("a new\ndigit", (t, 60), xytext=(3, 4), textcoords="offset points", color=GREY,
+                         fontsize=7)  # fmt: skip
+    return figure
+
+
+def course(axis: Any, cell: Cell, color: str, label: str) -> None:
+    """A cell's accuracy over the rounds: the mean of its seeds, their range, and where it ends."""
+    curve = 100 * cell.curve("accuracy")
+    places = np.arange(1, curve.shape[1] + 1)
+    axis.fill_between(places, curve.min(axis=0), curve.max(axis=0), color=color, alpha=0.25, linewidth=0)
+    axis.plot(places, curve.mean(axis=0), color=color, label=label)
+    last = float(curve[:, -1].mean())
+    axis.annotate(f"{last:.1f}", (places[-1], last), xytext=(4, 0), textcoords="offset points",
+                  color=color, fontsize=8, va="center")  # fmt: skip
 
 
 def draws(axis: Any, places: list[float], values: list[Array], color: str, mark: str, label: str) -> None:

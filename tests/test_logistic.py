@@ -217,9 +217,9 @@ def test_evaluation_in_double_precision(num_features: int, num_classes: int) -> 
 
 
 def test_the_exponential() -> None:
-    x = np.linspace(-87, 0, 20_001, dtype=np.float32)
+    x = np.linspace(-70, 0, 20_001, dtype=np.float32)
     found = np.array([_exp(value) for value in x], dtype=np.float64)
     np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), rtol=2e-7)
     assert _exp(np.float32(0)) == 1
-    assert 0 <= _exp(np.float32(-np.inf)) < 1e-37
+    assert _exp(np.float32(-70.1)) == _exp(np.float32(-np.inf)) == 0  # never a subnormal number
     assert np.isnan(_exp(np.float32(np.nan)))

@@ -1,4 +1,4 @@
-"""The paper's setting on real data, with 5 local epochs: accuracies near those of an independent prototype."""
+"""The paper's setting on real data, with 5 local epochs: accuracies near those of a prototype."""
 
 from pathlib import Path
 

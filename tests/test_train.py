@@ -186,8 +186,19 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"checkpoint.npz must be an undamaged checkpoint"):
         train(small("checkpoint_every=1"), out, resume=True)
     (out / "checkpoint.npz").write_bytes(whole)
-    (out / "metrics.jsonl").write_text("nonsense\n{}\n")
-    with pytest.raises(InputError, match=r"metrics.jsonl must be the metrics of a run: line 1"):
+    kept = (out / "metrics.jsonl").read_text()
+    for nonsense in ("nonsense\n{}\n", "{}\n{}\n", "[]\n[]\n", '{"loss": 1}\n\n'):
+        (out / "metrics.jsonl").write_text(nonsense)
+        with pytest.raises(InputError, match=r"metrics.jsonl must be the metrics of a run: line 1"):
+            train(small("checkpoint_every=1"), out, resume=True)
+    (out / "metrics.jsonl").write_text(kept)
+    train(small("checkpoint_every=1"), out, resume=True)
+    for name, what in (("model.safetensors", "the model"), ("summary.json", "the summary")):
+        (out / name).write_text("nonsense")
+        with pytest.raises(InputError, match=rf"{name} must be {what} of"):
+            train(small("checkpoint_every=1"), out, resume=True)
+    (out / "config.toml").write_text("nonsense")
+    with pytest.raises(InputError, match=r"config.toml must be the configuration of the run"):
         train(small("checkpoint_every=1"), out, resume=True)
 
 

@@ -9,7 +9,7 @@ from dufl.errors import InputError
 
 EXAMPLE = """\
 # A federation and what its server wants. Every key is optional; the values here are the defaults,
-# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it.
+# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it, `dufl train FILE` trains it too.
 
 [game]
 num_rounds = 100             # T
@@ -46,6 +46,38 @@ max_iterations = 20
 tolerance = 1e-4             # the largest relative change of the total volume that ends the loop
 damping = 0.0                # 0: the paper's plain update; 0.5 converges
 seed = 0
+
+# The rest is for `dufl train` and `dufl compare` only.
+
+[data]
+dataset = "digits"           # mnist, fmnist, svhn, cifar10, cifar100, a path to an .npz file,
+#                            # or "package.module:function"
+# data_dir = "data"          # where its files are, if not in $DUFL_DATA or the cache folder
+noise_scale = 0.5            # deviation of the noise after all rounds at σ = 1, on features in [0, 1]
+noise_growth = 1.0           # 1: noise grows evenly with age; 0.5: like a random walk
+# initial_classes = 8        # there at the start; without it, C·(1 - σ/3) of C, rounded up
+arrival_until = 0.5          # the share of the rounds by which every class has arrived
+class_order = "label"        # or "client", each in its own order; or a list of all classes
+# skew = 0.5                 # uneven classes a client: the smaller, the more; without it, even
+discard = "uniform"          # or "oldest": which samples a buffer gives up
+
+[training]
+algorithm = "fedavg"         # or "fedprox", "feddyn", "package.module:Class"
+proximal_weight = 0.01       # μ of FedProx
+dynamic_weight = 0.1         # α of FedDyn
+policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
+model = "logistic"           # or "cnn", "resnet18", "package.module:Class"; these need PyTorch
+epochs = 20                  # of local training in a round
+batch_size = 64
+learning_rate = 0.01         # of local SGD
+momentum = 0.0               # likewise
+participation = 1.0          # the share of clients that are called in a round
+dropout = 0.0                # the probability that a client that is called does not answer
+precision = "float32"        # or "bf16", for torch
+seed = 0                     # of data, training and dropout
+device = "auto"              # the first accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"
+workers = 0                  # cores that train, 0 for all; the result does not depend on it
+checkpoint_every = 10        # rounds
 """
 
 

@@ -84,7 +84,8 @@ class Ageing(Inputs):
         One pass, with nothing copied before, and free for other threads to run beside it.
         """
         deviation = np.ascontiguousarray(np.broadcast_to(self.deviation(ages), len(places)))
-        keys = _mix(_key(seed, client) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
+        own = _mix_number(_mix_number(seed) + client)
+        keys = _mix(np.uint64(own) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
         looks = _aligned((len(places), *pool.shape[1:]))
         flat = pool.reshape(len(pool), -1)
         keys = np.ascontiguousarray(np.broadcast_to(keys, len(places)))
@@ -100,7 +101,7 @@ def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """An array whose memory begins on a cache line, which makes training on it faster."""
     size = int(np.prod(shape))
     memory = np.empty(size + 16, np.float32)
-    skip = -memory.ctypes.data % 64 // 4
+    skip = -memory.__array_interface__["data"][0] % 64 // 4
     return memory[skip : skip + size].reshape(shape)
 
 
@@ -111,9 +112,10 @@ def _normal() -> npt.NDArray[np.float32]:
     return np.asarray(steps / steps.std(), dtype=np.float32)
 
 
-def _key(seed: int, client: int) -> np.uint64:
-    state = np.random.SeedSequence([seed, client]).generate_state(1, np.uint64)
-    return np.uint64(state[0])
+def _mix_number(number: int) -> int:
+    """A number of any size to 64 bits that look random."""
+    low, rest = number % 2**64, number >> 64
+    return int(_mix(np.uint64(low) ^ np.uint64(_mix_number(rest) if rest else 0) ^ _STRIDE))
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -156,5 +156,5 @@ def _take(generator: np.random.Generator, places: npt.NDArray[np.intp], count: i
     if not places.size:
         return places[:0]
     whole, rest = divmod(count, places.size)
-    drawn = generator.permutation(places)[:rest] if rest else places[:0]
+    drawn = places[generator.choice(places.size, rest, replace=False)]
     return np.concatenate([*[generator.permutation(places)] * whole, drawn])

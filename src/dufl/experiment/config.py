@@ -124,7 +124,13 @@ class DataSection(Inputs):
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
         """What clients collect when, and how it looks later, under the σ and T of a game."""
-        sigma, rounds = game.time_sensitivity, game.num_rounds
+        sigma, rounds, number = game.time_sensitivity, game.num_rounds, dataset.num_classes
+        if self.initial_classes is not None and self.initial_classes > number:
+            rule = f"<= the {number} classes of {dataset.name}"
+            raise InputError.of("[data] initial_classes", rule, self.initial_classes)
+        if isinstance(self.class_order, list) and sorted(self.class_order) != list(range(number)):
+            rule = f"every class of {dataset.name} from 0 to {number - 1} once"
+            raise InputError.of("[data] class_order", rule, self.class_order)
         arrival = Arrival(
             num_classes=dataset.num_classes,
             time_sensitivity=sigma,

@@ -75,7 +75,11 @@ class RunDirectory:
 
     def check_same(self, config: Config) -> None:
         """Refuse to go on with another configuration, saying what differs."""
-        before, now = tomllib.loads(self.config.read_text(encoding="utf-8")), tomllib.loads(config.to_toml())
+        try:
+            before = tomllib.loads(self.config.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as fault:
+            raise InputError(f"{self.config} must be the configuration of the run: {fault}") from None
+        now = tomllib.loads(config.to_toml())
         found = []
         for section in sorted(before.keys() | now.keys()):
             one, two = before.get(section, {}), now.get(section, {})
@@ -143,7 +147,23 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """How it ended, if it has."""
         path = self.folder / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as fault:
+            raise InputError(f"{path} must be the summary of a run: {fault}") from None
+
+    def weights(self) -> Named:
+        """The model of a run that is over."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = self.folder / "model.safetensors"
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as fault:
+            raise InputError(f"{path} must be the model of the run: {fault}") from None
 
 
 def read_metrics(folder: Path) -> list[Record]:
@@ -157,7 +177,7 @@ def read_metrics(folder: Path) -> list[Record]:
     for number, line in enumerate(lines):
         try:
             records.append(_record(json.loads(line)))
-        except (ValueError, TypeError) as fault:
+        except (ValueError, TypeError, KeyError) as fault:
             if number + 1 == len(lines):
                 break
             raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {fault}") from None

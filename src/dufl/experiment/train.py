@@ -114,12 +114,10 @@ def train(
 
 def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
     """A run that is over already."""
-    from safetensors.numpy import load_file
-
     records = read_metrics(place.folder)
     for record in records:
         watch(record)
-    return Run(config, records, load_file(place.folder / "model.safetensors"), place.folder)
+    return Run(config, records, place.weights(), place.folder)
 
 
 def _rounds(

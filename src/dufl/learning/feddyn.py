@@ -25,7 +25,7 @@ from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
 class FedDyn:
     """Clients carry a gradient that corrects their drift from the common minimum."""
 
-    dynamic_weight: float = 0.01  # α
+    dynamic_weight: float = 0.1  # α
 
     def init(self, weights: Vector, num_clients: int) -> State:
         """With h = 0; a client's g_k is there from its first update on."""

@@ -241,11 +241,13 @@ def _softmax(logits: Matrix, num_classes: int, size: int, powers: Matrix) -> tup
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _exp(x: np.float32) -> np.float32:
-    """e^x = 2^n·e^r for x <= 0, to about 1e-7 (the polynomial in r is Cephes'); NaN stays NaN.
+    """e^x = 2^n·e^r for x <= 0, to about 1e-7 (the polynomial in r is Cephes'), 0 below −70; NaN stays NaN.
 
     Written out because the compiler turns it into vectors, which it cannot do with a call.
     """
-    x = np.float32(-87.0) if x < np.float32(-87.0) else x  # where 2^n is still a normal number
+    # What is next to nothing is nothing: numbers below the normal ones would slow everything down.
+    factor = np.float32(0.0) if x < np.float32(-70.0) else np.float32(1.0)
+    x = np.float32(-70.0) if x < np.float32(-70.0) else x
     shifted = x * np.float32(1.44269504) + np.float32(12582912.0)  # 1.5·2^23 leaves n in the last bits
     n = shifted - np.float32(12582912.0)
     r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
@@ -257,7 +259,7 @@ def _exp(x: np.float32) -> np.float32:
     y = y * r + np.float32(5.0000001201e-1)
     y = y * (r * r) + (r + np.float32(1.0))
     power = (np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)  # the bits of 2^n
-    return y * np.int32(power).view(np.float32)
+    return factor * y * np.int32(power).view(np.float32)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -53,7 +53,7 @@ class Training(Inputs):
 
     algorithm: Annotated[str, _choice("algorithm", ALGORITHMS)] = "fedavg"
     proximal_weight: NonNegative = 0.01
-    dynamic_weight: Positive = 0.01
+    dynamic_weight: Positive = 0.1
     policy: Annotated[str, _choice("policy", POLICIES)] = "dufl"
     model: Annotated[str, _choice("model", KNOWN_MODELS)] = "logistic"
     epochs: Count = 20
