@@ -188,7 +188,7 @@ def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
     """Samples a second of our engine, asked for as often as wanted."""
     config = load(None, ["training.model=cnn", "training.epochs=5", f"training.precision={precision}"])
     simulation = config.data.simulation(dataset, config.game, 0)
-    engine = make_engine(dataset, simulation, config.training)
+    engine = make_engine(dataset, simulation, config.training, 15)
     start, nothing = engine.start
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
     tasks = [Task(k, 0, ids, dataset.train.labels[:HELD], ones, ids, Pull()) for k in range(2 * CORES)]

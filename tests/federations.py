@@ -23,7 +23,7 @@ def federation_of(
     found = dataset or load_dataset("digits")
     settings = config.training
     simulation = config.data.simulation(found, config.game, settings.seed)
-    engine = engine or make_engine(found, simulation, settings)
+    engine = engine or make_engine(found, simulation, settings, config.game.clients.size)
     policy = policy or make_policy(settings.policy, config.game, config.solve, settings.seed)
     return Federation(config.game, simulation, policy, settings, engine), engine
 

@@ -256,7 +256,7 @@ def test_a_policy_by_import_path() -> None:
     assert [r["mean_age"] for r in records[:5]] == [1, 1, 2, 1, 2]
     assert records[3]["payment"] == 30
     assert records[3]["planned_staleness"] is None
-    with pytest.raises(InputError, match=r"what a policy lets a client collect must be >= 0, got -1"):
+    with pytest.raises(InputError, match=r"step of the policy must be whole numbers >= 0, got -1"):
         play("training.policy=test_federation:Broken")
 
 
@@ -265,8 +265,8 @@ def test_a_policy_by_import_path() -> None:
     [
         ("nowhere.to_be:Found", r"policy must be importable, got 'nowhere.to_be:Found': ModuleNotFoundError"),
         ("test_federation:Missing", r"policy must be a class or function in test_federation"),
-        ("test_federation:small", r"policy 'test_federation:small' must take a game and a seed"),
-        ("test_federation:facts", r"policy 'test_federation:facts' must take a game and a seed"),
+        ("test_federation:small", r"policy 'test_federation:small' cannot be made: "),
+        ("test_federation:facts", r"policy 'test_federation:facts' cannot be made: TypeError"),
     ],
 )
 def test_bad_policies(path: str, message: str) -> None:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -89,3 +90,10 @@ def test_the_constraints_pin_every_dependency() -> None:
     wanted += re.findall(r'"(torch|safetensors|flwr|streamlit|plotly)[\[<>=]', project)
     assert len(wanted) > 15
     assert {name.lower().replace("_", "-") for name in wanted} <= pinned
+
+
+def test_kernels_are_kept_somewhere_even_where_nothing_can_be_written() -> None:
+    program = "import os; os.access = lambda *_: False; import dufl; print(os.environ['NUMBA_CACHE_DIR'])"
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert said.stdout.strip().endswith(f"dufl-{os.getuid()}"), said.stderr

@@ -221,7 +221,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert process.returncode == 1
     last = said.decode().strip().splitlines()[-1]
     assert "cannot be written to" in last
-    assert "the last checkpoint is whole: mend that, then `dufl train --out" in last
+    assert "the last checkpoint is whole; when that is mended, go on with: dufl train --out" in last
     assert not [path for path in out.iterdir() if path.name.startswith(".") and path.name != ".lock"]
     with np.load(out / "checkpoint.npz") as checkpoint:
         assert 0 < int(checkpoint["round"]) < 200

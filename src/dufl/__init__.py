@@ -9,6 +9,7 @@ It implements T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in Fe
 True
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from dufl.game.population import Clients, LogNormal, Uniform
 
 __version__ = "0.1.0"
+
+if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os.path.expanduser("~"))):
+    # Nowhere to keep compiled kernels, as in a read-only container: keep them as long as the machine runs.
+    from tempfile import gettempdir
+
+    os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(gettempdir(), f"dufl-{os.getuid()}"))
 
 _HOMES = {
     "Algorithm1": "dufl.game.leader",

@@ -46,7 +46,7 @@ def compare(
         check_directory(out)
     first = config.training.seed
     wanted = cells(
-        _names("--algorithms", algorithms or config.training.algorithm),
+        _names("--algorithms", config.training.algorithm if algorithms is None else algorithms),
         _names("--policies", policies),
         list(range(first, first + seeds)),
     )
@@ -72,9 +72,11 @@ def compare(
         typer.echo(f"stopped; {kept}", err=True)
         raise typer.Exit(130)
     if out:
-        from dufl.report.training_figures import write_comparison
+        from dufl.report.training_figures import write_comparison, write_run_figure
 
         written = write_comparison(wanted, make_directory(out))
+        for run in (run for cell in wanted for run in cell.runs):
+            write_run_figure(run)
     if json:
         typer.echo(to_json({"cells": [cell.summary() for cell in wanted]}), nl=False)
         return

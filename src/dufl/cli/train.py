@@ -36,22 +36,27 @@ def train(
     metrics of every round, the model, and checkpoints to go on from after a stop.
     """
     from dufl.experiment.files import check_directory, to_json
+    from dufl.experiment.run_directory import RunDirectory
     from dufl.experiment.train import train as run_training
 
     if out:
         check_directory(out)
     config = configured(file, changes, out, resume)
-    with stopping() as stop, bar(config.game.num_rounds) as watch:
-        run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)
+    go_on = RunDirectory(out).advice if out else "nothing is kept without --out"
+    try:
+        with stopping() as stop, bar(config.game.num_rounds) as watch:
+            run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped in the middle of a round; {go_on}", err=True)
+        raise typer.Exit(130) from None
     if not run.finished:
-        kept = f"go on with: dufl train --out {out} --resume" if out else "nothing is kept without --out"
         over = f"{len(run.records)} of {config.game.num_rounds} rounds"
-        typer.echo(f"stopped after {over}; {kept}", err=True)
+        typer.echo(f"stopped after {over}; {go_on}", err=True)
         raise typer.Exit(130)
     if out:
         from dufl.report.training_figures import write_run_figure
 
-        write_run_figure(run, out)
+        write_run_figure(run)
     if json:
         typer.echo(to_json(run.summary()), nl=False)
         return
@@ -65,18 +70,18 @@ def train(
 
 
 def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":
-    """The configuration that was given; to resume without one, that of the run."""
+    """The configuration that was given; to resume without a file, that of the run with the changes."""
     from dufl.experiment.config import load
     from dufl.experiment.run_directory import RunDirectory
 
-    if not resume or file or changes:
+    if not resume or file:
         return load(file, changes or [])
     if out is None:
         raise InputError("--out must be given with --resume")
     place = RunDirectory(out)
     if not place.exists:
         raise InputError.of("--out", "a directory with a run to resume", out)
-    return load(place.config)
+    return load(place.config, changes or [])
 
 
 @contextmanager

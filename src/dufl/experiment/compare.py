@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dufl.experiment.config import Config
-from dufl.experiment.train import Run, train
+from dufl.experiment.train import Run, check_free, train
 from dufl.learning.federation import Record
+from dufl.learning.policies import make_policy, no_update
 
 _MEANS = (
     "final_accuracy",
@@ -83,9 +85,13 @@ def compare(
         for cell in wanted
         for seed in cell.seeds
     ]
+    for cell, told in runs:  # everything is checked before anything runs
+        told.training.make_algorithm()
+        make_policy(told.training.policy, told.game, partial(no_update, told.game), told.training.seed)
+        check_free(told, _folder(out, cell, told), resume)
     dataset = config.data.load()
     for cell, told in runs:
-        folder = out / f"{slug(cell.algorithm)}-{slug(cell.policy)}-{told.training.seed}" if out else None
+        folder = _folder(out, cell, told)
 
         def seen(record: Record, cell: Cell = cell) -> None:
             cell.record = record
@@ -97,6 +103,11 @@ def compare(
         cell.runs.append(run)
         watch(cell)
     return True
+
+
+def _folder(out: Path | None, cell: Cell, told: Config) -> Path | None:
+    """The run directory of a run."""
+    return out / f"{slug(cell.algorithm)}-{slug(cell.policy)}-{told.training.seed}" if out else None
 
 
 def slug(name: str) -> str:

@@ -7,11 +7,12 @@ to the current one.
 
 import tomllib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
@@ -33,7 +34,7 @@ from dufl.game.population import (
 )
 from dufl.game.search import Progress
 from dufl.inputs import Count, Inputs, NonNegative, Positive, Seed, Share, unknown_key
-from dufl.learning.choices import import_choice, is_path
+from dufl.learning.choices import is_path, make_choice
 from dufl.learning.settings import Training
 
 Table = dict[str, Any]
@@ -91,6 +92,13 @@ class LeaderSection(Algorithm1):
         return Algorithm1(**{name: getattr(self, name) for name in Algorithm1.model_fields})
 
 
+def _class_order(value: object) -> object:
+    listed = isinstance(value, list) and all(type(item) is int for item in value)
+    if not listed and value not in ("label", "client"):
+        raise InputError.of("class_order", "'label', 'client' or a list of all classes", repr(value))
+    return value
+
+
 class DataSection(Inputs):
     """`[data]`: which samples there are, how they arrive and how they get old.
 
@@ -112,14 +120,14 @@ class DataSection(Inputs):
     noise_growth: Positive = 1.0
     initial_classes: Count | None = None
     arrival_until: Share = 0.5
-    class_order: Literal["label", "client"] | list[int] = "label"
+    class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
     skew: Positive | None = None
     discard: Discard = "uniform"
 
     def load(self) -> Dataset:
         """The dataset."""
         if is_path(self.dataset):
-            return load_dataset(import_choice("dataset", self.dataset))
+            return load_dataset(partial(make_choice, "dataset", self.dataset))
         return load_dataset(self.dataset, self.data_dir)
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
@@ -227,14 +235,17 @@ def _with_whole_paths(table: Table, folder: Path) -> Table:
     """The table of a file with paths that are relative to its folder made whole."""
     for section, key in _PATHS:
         part = table.get(section)
-        value = part.get(key) if isinstance(part, dict) else None
-        if (
-            isinstance(part, dict)
-            and isinstance(value, str)
-            and (key == "data_dir" or value.endswith(".npz"))
-        ):
-            part[key] = str(folder.absolute() / Path(value).expanduser())
+        if isinstance(part, dict) and key in part:
+            part[key] = _whole_path(section, key, part[key], folder)
     return table
+
+
+def _whole_path(section: str, key: str, value: Any, folder: Path) -> Any:
+    """A value with its path made whole, if it is one."""
+    is_one = (section, key) in _PATHS and isinstance(value, str)
+    if is_one and value and (key == "data_dir" or value.endswith(".npz")):
+        return str(folder.absolute() / Path(value).expanduser())
+    return value
 
 
 def _clients_section(values: Table) -> ClientsSection:
@@ -250,7 +261,7 @@ def _clients_section(values: Table) -> ClientsSection:
 
 def _read(path: Path) -> Table:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError(f"{path} must be a readable TOML file: {fault}") from None
     if not text.strip():
@@ -268,7 +279,7 @@ def _apply(table: Table, change: str) -> None:
     section, dot, name = key.strip().partition(".")
     if not dot:
         section, name = _home(section), section
-    value = _value(text.strip())
+    value = _whole_path(section, name, _value(text.strip()), Path())
     part = table.setdefault(section, {})
     if not isinstance(part, dict):
         raise InputError.of(section, "a section", repr(part))

@@ -11,6 +11,7 @@ summary.json       how it ended; written last
 
 import fcntl
 import json
+import shlex
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,22 +57,34 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out, and say what to do if it cannot be written to."""
+        """Keep other processes out."""
         make_directory(self.folder)
+        with self._writing():
+            lock = (self.folder / ".lock").open("w")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{self.folder} must be free, but another process trains in it") from None
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say what to do if the directory cannot be written to."""
         try:
-            with (self.folder / ".lock").open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise InputError(
-                        f"{self.folder} must be free, but another process trains in it"
-                    ) from None
-                yield
+            yield
         except OSError as fault:
-            raise DuflError(
-                f"{self.folder} cannot be written to: {fault}; the last checkpoint is whole: "
-                f"mend that, then `dufl train --out {self.folder} --resume`"
-            ) from fault
+            last = (
+                "the last checkpoint is whole; when that is mended, "
+                if (self.folder / "checkpoint.npz").exists()
+                else ""
+            )
+            raise DuflError(f"{self.folder} cannot be written to: {fault}; {last}{self.advice}") from fault
+
+    @property
+    def advice(self) -> str:
+        """How to go on."""
+        return f"go on with: dufl train --out {shlex.quote(str(self.folder))} --resume"
 
     def check_same(self, config: Config) -> None:
         """Refuse to go on with another configuration, saying what differs."""
@@ -96,28 +109,50 @@ class RunDirectory:
         if found:
             raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(found)}")
 
-    def begin(self, config: Config, plan: Plan | None) -> None:
+    def begin(self, config: Config, plan: Plan | None, data: str) -> None:
         """Write what is known before the first round."""
+        with self._writing():
+            self._begin(config, plan, data)
+
+    def _begin(self, config: Config, plan: Plan | None, data: str) -> None:
         write_text(self.config, config.to_toml())
         if config.clients.file is not None:
             write_text(self.folder / "clients.csv", config.game.clients.to_csv())
         if plan is not None:
             write_plan_arrays(plan, self.folder / "plan.npz")
         write_text(self.folder / "metrics.jsonl", "")
-        write_text(self.folder / "environment.json", to_json(environment() | {"seed": config.training.seed}))
+        write_text(
+            self.folder / "environment.json",
+            to_json(environment() | {"seed": config.training.seed, "data": data}),
+        )
 
     def add(self, record: Record) -> None:
         """One more line of metrics."""
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        with self._writing(), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(to_json(asdict(record), indent=None))
 
     def checkpoint(self, state: Arrays) -> None:
         """Replace the checkpoint."""
-        with replacing(self.folder / "checkpoint.npz") as temporary, temporary.open("wb") as stream:
+        path = self.folder / "checkpoint.npz"
+        with self._writing(), replacing(path) as temporary, temporary.open("wb") as stream:
             np.savez(stream, **state)  # type: ignore[arg-type]
+
+    def check_data(self, data: str) -> None:
+        """Refuse to go on with other samples."""
+        path = self.folder / "environment.json"
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))["data"]
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise InputError(f"{path} must be the environment of the run: {fault}") from None
+        if before != data:
+            raise InputError(f"{self.folder} holds a run on other samples: the dataset has changed")
 
     def resume(self) -> tuple[Arrays | None, list[Record]]:
         """The last checkpoint and the metrics up to it; later ones are cut off."""
+        with self._writing():
+            return self._resume()
+
+    def _resume(self) -> tuple[Arrays | None, list[Record]]:
         path = self.folder / "checkpoint.npz"
         if not path.exists():
             write_text(self.folder / "metrics.jsonl", "")
@@ -139,9 +174,10 @@ class RunDirectory:
         """Write the model and, last of all, the summary."""
         from safetensors.numpy import save_file
 
-        with replacing(self.folder / "model.safetensors") as temporary:
+        with self._writing(), replacing(self.folder / "model.safetensors") as temporary:
             save_file({name: np.ascontiguousarray(values) for name, values in weights.items()}, temporary)
-        write_text(self.folder / "summary.json", to_json(summary))
+        with self._writing():
+            write_text(self.folder / "summary.json", to_json(summary))
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -187,4 +223,17 @@ def read_metrics(folder: Path) -> list[Record]:
 def _record(values: dict[str, Any]) -> Record:
     if values["loss"] is None:
         values["loss"] = float("nan")
-    return Record(**values)
+    record = Record(**values)
+    for name in (
+        "round",
+        "accuracy",
+        "loss",
+        "total_volume",
+        "mean_age",
+        "payment",
+        "server_cost",
+        "seconds",
+    ):
+        if not isinstance(values[name], int | float):
+            raise TypeError(f"{name} must be a number, got {values[name]!r}")
+    return record

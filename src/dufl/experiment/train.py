@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from dufl.experiment.config import Config
 from dufl.experiment.run_directory import RunDirectory, read_metrics
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, make_policy
+from dufl.learning.policies import Planned, Policy, make_policy
 
 Watch = Callable[[Record], None]
 
@@ -100,70 +99,97 @@ def train(
     if place is None and (resume or tensorboard):
         option = "--resume" if resume else "--tensorboard"
         raise InputError(f"--out must be given with {option}")
-    if place is not None and place.exists:
-        place.check_same(config)
-        if not resume:
-            raise InputError(
-                f"{place.folder} holds a run already: add --resume to go on with it, or choose another --out"
-            )
-        if place.summary is not None:
-            return _over(config, place, watch)
-    with place.held() if place else nullcontext():
-        return _rounds(config, place, tensorboard, dataset or config.data.load(), watch, stop)
+    check_free(config, None if place is None else place.folder, resume)
+    if place is not None and place.exists and place.summary is not None:
+        return _over(config, place, watch)
+    found = dataset or config.data.load()
+    settings, game = config.training, config.game
+    simulation = config.data.simulation(found, game, settings.seed)
+    policy = make_policy(settings.policy, game, config.solve, settings.seed)
+    engine = make_engine(found, simulation, settings, game.clients.size)
+    try:
+        federation = Federation(game, simulation, policy, settings, engine)
+        if place is None:
+            return _rounds(config, federation, None, None, [], watch, stop)
+        with place.held():  # all that can be wrong has shown itself: nothing is written before
+            records = _begin(config, place, federation, policy, found)
+            events = _events(place, federation.round) if tensorboard else None
+            return _rounds(config, federation, place, events, records, watch, stop)
+    finally:
+        engine.close()
+
+
+def check_free(config: Config, folder: Path | None, resume: bool) -> None:
+    """Refuse a directory with a run of another configuration, or of this one unless it is to be resumed."""
+    place = None if folder is None else RunDirectory(folder)
+    if place is None or not place.exists:
+        return
+    place.check_same(config)
+    if not resume:
+        raise InputError(
+            f"{folder} holds a run already: add --resume to go on with it, or choose another --out"
+        )
 
 
 def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
     """A run that is over already."""
     records = read_metrics(place.folder)
+    if len(records) != config.game.num_rounds:
+        raise InputError.of(
+            f"{place.folder}/metrics.jsonl", f"of {config.game.num_rounds} rounds", len(records)
+        )
     for record in records:
         watch(record)
     return Run(config, records, place.weights(), place.folder)
 
 
+def _begin(
+    config: Config, place: RunDirectory, federation: Federation, policy: Policy, dataset: Dataset
+) -> list[Record]:
+    """Write what is known, or take up the run that is there; its records so far."""
+    data = _data_fingerprint(dataset)
+    if not place.exists:
+        place.begin(config, policy.plan if isinstance(policy, Planned) else None, data)
+        return []
+    place.check_data(data)
+    state, records = place.resume()
+    if state is not None:
+        try:
+            federation.restore(state)
+        except (KeyError, ValueError, IndexError) as fault:
+            raise InputError(f"{place.folder}/checkpoint.npz must be of this run: {fault}") from None
+    return records
+
+
 def _rounds(
     config: Config,
+    federation: Federation,
     place: RunDirectory | None,
-    tensorboard: bool,
-    dataset: Dataset,
+    events: Watch | None,
+    records: list[Record],
     watch: Watch,
     stop: Callable[[], bool],
 ) -> Run:
-    settings, game = config.training, config.game
-    simulation = config.data.simulation(dataset, game, settings.seed)
-    policy = make_policy(settings.policy, game, config.solve, settings.seed)
-    engine = make_engine(dataset, simulation, settings)
-    try:
-        federation = Federation(game, simulation, policy, settings, engine)
-        records: list[Record] = []
+    folder = None if place is None else place.folder
+    for record in records:
+        watch(record)
+    while not federation.done:
+        records.append(federation.play())
+        stopping = stop() and not federation.done
         if place is not None:
-            if place.exists:
-                state, records = place.resume()
-                if state is not None:
-                    federation.restore(state)
-            else:
-                place.begin(config, policy.plan if isinstance(policy, Planned) else None)
-        events = _events(place, federation.round) if place and tensorboard else None
-        for record in records:
-            watch(record)
-        while not federation.done:
-            records.append(federation.play())
-            if place is not None:
-                place.add(records[-1])
-                stopping = stop() and not federation.done
-                if stopping or federation.done or federation.round % settings.checkpoint_every == 0:
-                    place.checkpoint(federation.state())
-            if events is not None:
-                events(records[-1])
-            watch(records[-1])
-            if stop() and not federation.done:
-                return Run(config, records, folder=place.folder if place else None)
-        named = engine.named(federation.weights, federation.buffers)
-        run = Run(config, records, named, place.folder if place else None)
-        if place is not None:
-            place.finish(named, run.summary())
-        return run
-    finally:
-        engine.close()
+            place.add(records[-1])
+            due = federation.done or federation.round % config.training.checkpoint_every == 0
+            if due or stopping:
+                place.checkpoint(federation.state())
+        if events is not None:
+            events(records[-1])
+        watch(records[-1])
+        if stopping:
+            return Run(config, records, folder=folder)
+    run = Run(config, records, federation.named(), folder)
+    if place is not None:
+        place.finish(run.weights, run.summary())
+    return run
 
 
 def _events(place: RunDirectory, begun: int) -> Watch:
@@ -198,3 +224,12 @@ def _fingerprint(weights: Named) -> str:
     for name in sorted(weights):
         digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
     return digest.hexdigest()[:16] if weights else ""
+
+
+def _data_fingerprint(dataset: Dataset) -> str:
+    """The same for the same samples."""
+    digest = hashlib.sha256()
+    for part in (dataset.train, dataset.test):
+        digest.update(np.ascontiguousarray(part.features).data)
+        digest.update(part.labels.tobytes())
+    return digest.hexdigest()[:16]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from dufl.errors import InputError
+from dufl.errors import DuflError, InputError
 
 
 def check_choice(kind: str, name: str, known: Iterable[str]) -> str:
@@ -35,6 +35,17 @@ def import_choice(kind: str, path: str) -> Any:
     if not callable(made := getattr(module, name, None)):
         raise InputError.of(kind, f"a class or function in {module_name}", repr(path))
     return made
+
+
+def make_choice(kind: str, path: str, *arguments: Any) -> Any:
+    """What `package.module:Name` returns when it is called."""
+    made = import_choice(kind, path)
+    try:
+        return made(*arguments)
+    except DuflError:
+        raise
+    except Exception as fault:  # whatever a user's class or function raises
+        raise InputError(f"{kind} {path!r} cannot be made: {type(fault).__name__}: {fault}") from fault
 
 
 def is_path(name: str) -> bool:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from dufl.learning.logistic import evaluate_logistic, train_logistic
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 
-Named = Mapping[str, npt.NDArray[np.float32]]
+Named = Mapping[str, npt.NDArray[Any]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CHUNK = 1000  # test samples evaluated at a time
@@ -92,7 +92,7 @@ class CompiledEngine:
             features.reshape(len(features), -1),
             task.labels,
             task.shuffles(settings),
-            settings.batch_size,
+            min(settings.batch_size, len(features)),
             settings.learning_rate,
             settings.momentum,
             task.pull.strength,
@@ -120,13 +120,13 @@ class CompiledEngine:
         self._threads.shutdown(cancel_futures=True)
 
 
-def make_engine(dataset: Dataset, simulation: Simulation, settings: Training) -> Engine:
+def make_engine(dataset: Dataset, simulation: Simulation, settings: Training, num_clients: int) -> Engine:
     """The engine for a model: the fastest that computes it."""
     if settings.compiled:
         return CompiledEngine(dataset, simulation, settings)
     from dufl.learning.torch_engine import TorchEngine
 
-    return TorchEngine(dataset, simulation, settings)
+    return TorchEngine(dataset, simulation, settings, num_clients)
 
 
 def spread(

@@ -22,8 +22,8 @@ from dufl.data.simulation import Simulation, places_of
 from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
-from dufl.learning.algorithm import Mean, Update, refusal
-from dufl.learning.engine import Engine
+from dufl.learning.algorithm import Mean, State, Update, Vector, refusal
+from dufl.learning.engine import Engine, Named
 from dufl.learning.policies import Policy
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
@@ -91,7 +91,7 @@ class Federation:
         self._state = self._algorithm.init(self.weights, game.clients.size)
         self._streams = [simulation.stream(k) for k in range(game.clients.size)]
         self._held = [
-            simulation.buffer(k, policy.size(k), float(game.clients.initial_staleness[k]))
+            simulation.buffer(k, _whole("size", policy.size(k)), float(game.clients.initial_staleness[k]))
             for k in range(game.clients.size)
         ]
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
@@ -112,7 +112,7 @@ class Federation:
         tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
         updates = self._engine.train(self.weights, self.buffers, tasks)
         accepted = self._accepted(updates, buffers, used, refused)
-        self.weights, self._state = self._algorithm.apply(self._state, self.weights, accepted)
+        self.weights, self._state = self._applied(accepted)
         self.buffers = buffers.value(self.buffers)
         score = self._engine.evaluate(self.weights, self.buffers)
         facts = self._account(held, bool(used))
@@ -159,13 +159,21 @@ class Federation:
             buffers.add(update.buffers, update.volume)
             yield update
 
+    def _applied(self, updates: Iterator[Update]) -> tuple[Vector, State]:
+        """What the algorithm makes of the updates, if it can be used."""
+        weights, state = self._algorithm.apply(self._state, self.weights, updates)
+        if weights.shape != self.weights.shape or weights.dtype != np.float32:
+            rule = f"weights of shape {self.weights.shape} and type float32"
+            raise InputError.of("what an algorithm returns", rule, f"{weights.shape} and {weights.dtype}")
+        return weights, state
+
     def _account(self, held: list[Held], paid: bool) -> dict[str, Any]:
         """What the round says of data and money."""
         t, policy = self.round, self._policy
         volumes = [len(part.ages) for part in held]
         total = sum(volumes)
         age = sum(int(part.ages.sum()) for part in held) / total if total else 1.0
-        self._history[:, t] = policy.payment(t) if paid else 0.0, total, age
+        self._history[:, t] = self._payment() if paid else 0.0, total, age
         cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
         planned = policy.planned_staleness(t)
         present = [np.unique(part.samples.labels) for part in held]
@@ -183,16 +191,25 @@ class Federation:
             "volumes": volumes,
         }
 
+    def _payment(self) -> float:
+        payment = self._policy.payment(self.round)
+        if not isinstance(payment, float | int) or not 0 <= payment < np.inf:
+            raise InputError.of("payment of the policy", "a number >= 0", repr(payment))
+        return float(payment)
+
     def _update_data(self) -> None:
         """Every buffer conserves, discards, merges and ages; after the last round there is no next."""
         if self.round + 1 == self._game.num_rounds:
             return
         for client, buffer in enumerate(self._held):
-            keep, asked = self._policy.step(client, self.round, len(buffer))
-            if asked < 0:
-                raise InputError.of("what a policy lets a client collect", ">= 0", asked)
+            step = self._policy.step(client, self.round, len(buffer))
+            keep, asked = (_whole("step", number) for number in step)
             fresh = self._streams[client].collect(asked, self.round) if asked else self._nothing
             buffer.advance(keep, fresh)
+
+    def named(self) -> Named:
+        """The model, by the names of its parameters."""
+        return self._engine.named(self.weights, self.buffers)
 
     @property
     def _nothing(self) -> Samples:
@@ -216,6 +233,9 @@ class Federation:
 
     def restore(self, state: Arrays) -> None:
         """Go on where another federation of the same configuration was."""
+        for name, like in (("weights", self.weights), ("buffers", self.buffers), ("history", self._history)):
+            if state[name].shape != like.shape:
+                raise ValueError(f"{name} of shape {state[name].shape}, not {like.shape}")
         self.round = int(state["round"])
         self.weights, self.buffers, self._history = state["weights"], state["buffers"], state["history"]
         self._state = {
@@ -229,6 +249,13 @@ class Federation:
         for k, next_id in enumerate(state["next_ids"]):
             held = Held(references.take(places[k]), ages[k], ids[k])
             self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
+
+
+def _whole(name: str, number: object) -> int:
+    """A number of samples as a policy gives it, if it is one."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
+        raise InputError.of(f"{name} of the policy", "whole numbers >= 0", repr(number))
+    return int(number)
 
 
 def buffers_of(federation: Federation) -> list[MemoryBuffer]:

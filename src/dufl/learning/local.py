@@ -5,12 +5,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 from torch.nn import functional
 
 from dufl.learning.algorithm import Pull, Vector
 from dufl.learning.models import build
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class LocalModel:
@@ -29,12 +32,13 @@ class LocalModel:
         self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)
         self._parameters = list(self._model.parameters())
         self._kept = list(self._model.buffers())
+        self._batch_norm = next((m for m in self._model.modules() if isinstance(m, _BATCH_NORMS)), None)
         self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
 
-    def names(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The names and shapes of all parameters, then all buffers."""
-        every = [*self._model.named_parameters(), *self._model.named_buffers()]
-        return tuple((name, tuple(tensor.shape)) for name, tensor in every)
+    def named(self, weights: Vector, buffers: Vector) -> dict[str, npt.NDArray[Any]]:
+        """The weights as the model's own `state_dict`."""
+        self._load(weights, buffers)
+        return {name: np.array(tensor.cpu()) for name, tensor in self._model.state_dict().items()}
 
     def state(self) -> tuple[Vector, Vector]:
         """The weights and buffers, each as one vector."""
@@ -53,7 +57,7 @@ class LocalModel:
         linear = self._split(task.pull.linear)
         velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
         for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
-            for batch in torch.split(order, settings.batch_size):
+            for batch in self._batches(order):
                 model.zero_grad()
                 with self._precision():
                     loss = functional.cross_entropy(model(pictures[batch]), labels[batch])
@@ -61,6 +65,12 @@ class LocalModel:
                 self._add(task.pull, start, linear)
                 self._step(velocity)
         return self.state()
+
+    def _batches(self, order: torch.Tensor) -> list[torch.Tensor]:
+        """The batches of an epoch; batch normalisation cannot do with one sample alone, which is left out."""
+        batches = list(torch.split(order, min(self._settings.batch_size, len(order))))
+        alone = self._batch_norm is not None and len(batches[-1]) == 1
+        return batches[:-1] if alone else batches
 
     def evaluate(
         self,

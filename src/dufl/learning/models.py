@@ -50,9 +50,9 @@ class LightCNN(nn.Sequential):
 
     Chosen from thirty, most pruned after 3 rounds, by FedAvg of 6 clients with 500 samples, 5 epochs a
     round of plain SGD at 0.01. After 8 rounds it is right on 48.8 and 50.7 % of CIFAR-10 and on 80.2 and
-    79.6 % of SVHN (two seeds each); two bare convolutions with two dense layers on 19.6 and 18.5 % (CIFAR-10, SVHN).
-    Averaging the grid away, or a residual block on top, learned more slowly at this step. It takes 5.4 M
-    multiplications a picture; one thread of a CPU trained on 1,500 to 2,150 pictures a second, channels last.
+    79.6 % of SVHN (two seeds each); two bare convolutions with two dense layers on 19.6 % and 18.5 % of
+    them. Averaging the grid away, or a residual block on top, learned more slowly at this step. It takes
+    5.4 M multiplications a picture; one thread of a CPU trained on 1,500 to 2,150 a second.
     """
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:

@@ -12,7 +12,7 @@ from dufl.data.whole import WholePlan, whole_plan
 from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium
-from dufl.learning.choices import import_choice
+from dufl.learning.choices import make_choice
 
 POLICIES = ("dufl", "static")
 
@@ -79,14 +79,7 @@ def make_policy(name: str, game: Game, solve: Callable[[], Plan], seed: int) -> 
         return Planned(solve(), seed)
     if name == "static":
         return Planned(no_update(game), seed)
-    try:
-        policy = import_choice("policy", name)(game, seed)
-    except InputError:
-        raise
-    except Exception as fault:  # whatever a user's class raises
-        raise InputError(
-            f"policy {name!r} must take a game and a seed: {type(fault).__name__}: {fault}"
-        ) from fault
+    policy = make_choice("policy", name, game, seed)
     missing = [part for part in ("payment", "size", "step", "planned_staleness") if not hasattr(policy, part)]
     if missing:
         raise InputError.of(f"policy {name!r}", f"a policy with {', '.join(missing)}", repr(policy))

@@ -5,6 +5,8 @@ on small batches; two processes do not. The data lie in one file without a name 
 """
 
 import importlib.util
+import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -18,14 +20,15 @@ from dufl.learning.algorithm import Update, Vector
 from dufl.learning.engine import Named, Score, parts, score
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
-from dufl.learning.worker import Evaluate, Mapped, Ready, Setup, Train
+from dufl.learning.worker import Evaluate, Mapped, Name, Setup, Train
 from dufl.learning.workers import Workers
 
 
 class TorchEngine:
     """Workers that train with torch."""
 
-    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training) -> None:
+    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training, most: int) -> None:
+        """Start the workers, no more than `most`."""
         device = find_device(settings)
         self._size = len(dataset.test)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine)
@@ -40,11 +43,12 @@ class TorchEngine:
             train,
             test,
             dataset.test.labels,
+            tuple(folder or os.getcwd() for folder in sys.path),
         )
-        count = settings.num_workers if device == "cpu" else 1
+        count = min(settings.num_workers, most) if device == "cpu" else 1
         self.workers = Workers(count, setup, [self._file.fileno()])
         try:
-            self._ready: Ready = self.workers.ready()
+            self._start: tuple[Vector, Vector] = self.workers.ready()
         except BaseException:
             self.close()
             raise
@@ -58,7 +62,7 @@ class TorchEngine:
     @property
     def start(self) -> tuple[Vector, Vector]:
         """The weights and buffers of the model before training."""
-        return self._ready.weights, self._ready.buffers
+        return self._start
 
     def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every client from the same weights."""
@@ -71,12 +75,8 @@ class TorchEngine:
 
     def named(self, weights: Vector, buffers: Vector) -> Named:
         """The weights by their names in the model."""
-        every, found, begin = np.concatenate([weights, buffers]), {}, 0
-        for name, shape in self._ready.names:
-            size = int(np.prod(shape))
-            found[name] = every[begin : begin + size].reshape(shape)
-            begin += size
-        return found
+        (found,) = self.workers.do([Name(weights, buffers)])
+        return dict(found)
 
     def close(self) -> None:
         """End the workers."""

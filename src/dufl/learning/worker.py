@@ -1,13 +1,15 @@
 """A worker process: trains clients with torch on one core, for the `Workers` that started it.
 
 `main` is a program of its own, which reads pickled jobs from its standard
-input and writes pickled replies to its standard output, and ends when its input does: so nothing is left
-behind when the program that started it is killed.
+input and writes pickled replies to its standard output, and ends with the program that started it: so
+nothing is left behind when that is killed.
 """
 
 import os
 import pickle
 import sys
+import threading
+import time
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +52,7 @@ class Setup:
     train: Mapped
     test: Mapped
     test_labels: Whole
+    path: tuple[str, ...]  # where a user's own modules are
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,35 +74,37 @@ class Evaluate:
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """The model before training: weights, buffers, and the names and shapes of what is in them."""
+class Name:
+    """Give the weights as the model knows them."""
 
     weights: Vector
     buffers: Vector
-    names: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Worker:
     """Does jobs."""
 
     def __init__(self, setup: Setup) -> None:
+        sys.path.extend(folder for folder in setup.path if folder not in sys.path)
         from dufl.learning.local import LocalModel
 
         self._setup = setup
         self._train, self._test = setup.train.array(), setup.test.array()
         self._model = LocalModel(setup.settings, setup.device, setup.shape, setup.num_classes)
 
-    def ready(self) -> Ready:
+    def ready(self) -> tuple[Vector, Vector]:
         """The model before training."""
-        return Ready(*self._model.state(), self._model.names())
+        return self._model.state()
 
-    def do(self, job: Train | Evaluate) -> Any:
+    def do(self, job: Train | Evaluate | Name) -> Any:
         """The reply to a job."""
         setup, model = self._setup, self._model
         if isinstance(job, Evaluate):
             pictures = self._test[job.part]
             unit = pictures.astype(np.float32) / np.float32(255 if pictures.dtype == np.uint8 else 1)
             return model.evaluate(job.weights, job.buffers, unit, setup.test_labels[job.part])
+        if isinstance(job, Name):
+            return model.named(job.weights, job.buffers)
         task = job.task
         features = task.features(self._train, setup.ageing, setup.seed)
         weights, buffers = model.train(job.weights, job.buffers, features, task)
@@ -110,6 +115,7 @@ def main() -> None:
     """Read jobs and write replies until there are no more."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a user's model prints must not come between the replies
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     worker: Worker | None = None
     while True:
         try:
@@ -125,7 +131,24 @@ def main() -> None:
                 reply = "done", worker.do(job)
         except InputError as fault:
             reply = "refused", str(fault)
-        except Exception:
-            reply = "failed", traceback.format_exc()
-        pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
-        replies.flush()
+        except (Exception, SystemExit) as fault:  # whatever a user's model raises
+            reply = "failed", f"{_what(job)}: {type(fault).__name__}: {fault}\n\n{traceback.format_exc()}"
+        try:
+            pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
+            replies.flush()
+        except BrokenPipeError:  # nobody is there to read it
+            os._exit(1)
+
+
+def _what(job: object) -> str:
+    """What went wrong, in a few words."""
+    if isinstance(job, Train):
+        return f"training client {job.task.client} in round {job.task.round} failed"
+    return "testing the model failed" if isinstance(job, Evaluate) else "starting a worker failed"
+
+
+def _end_with(parent: int) -> None:
+    """End at once when the program that started this one is gone, even in the middle of a job."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

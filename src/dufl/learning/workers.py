@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import dufl
 from dufl.errors import DuflError, InputError
 from dufl.learning.engine import spread
 
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from dufl.learning.worker import main; main()"
 ATTEMPTS = 3  # deaths over one job before it is given up
 
 
@@ -24,17 +27,13 @@ class Process:
     """One worker: started, set up, and spoken to in turns."""
 
     def __init__(self, setup: Any, descriptors: Sequence[int]) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            "OMP_NUM_THREADS": "1",
-        }
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dufl.learning.worker import main; main()"],
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(dufl.__file__).parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
             process_group=0,  # Ctrl-C is for the program that started it
-            env=environment,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         self._setup = setup
         self._started: Any = None
@@ -67,17 +66,17 @@ class Process:
         if kind == "refused":
             raise InputError(reply)
         if kind == "failed":
-            raise DuflError(f"training failed in a worker:\n{reply}")
+            raise DuflError(reply)
         return reply
 
     def close(self) -> None:
         """End it, and wait until it has."""
+        self._process.kill()
+        self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):  # it died with a job half read
                     stream.close()
-        self._process.kill()
-        self._process.wait()
 
 
 class Workers:
@@ -86,12 +85,18 @@ class Workers:
     def __init__(self, count: int, setup: Any, descriptors: Sequence[int]) -> None:
         self._setup, self._descriptors = setup, descriptors
         self._ahead = 2 * count
+        self._closed = False
         self._threads = ThreadPoolExecutor(count)
-        self._processes = [self._process() for _ in range(count)]
         self._free: SimpleQueue[int] = SimpleQueue()
-        for index in range(count):
-            self._free.put(index)
+        self._processes: list[Process] = []
         self.deaths = 0
+        try:
+            for index in range(count):
+                self._processes.append(self._process())
+                self._free.put(index)
+        except BaseException:
+            self.close()
+            raise
 
     def _process(self) -> Process:
         return Process(self._setup, self._descriptors)
@@ -117,6 +122,8 @@ class Workers:
                     worker = self._processes[index]
                     return worker.ready() if job is None else worker.call(job)
                 except WorkerDiedError:
+                    if self._closed:
+                        raise
                     self.deaths += 1
                     self._processes[index].close()
                     self._processes[index] = self._process()
@@ -127,7 +134,8 @@ class Workers:
         )
 
     def close(self) -> None:
-        """End all of them."""
+        """End all of them, whatever they are doing."""
+        self._closed = True
         for process in self._processes:
             process.close()
         self._threads.shutdown(cancel_futures=True)

@@ -10,8 +10,9 @@ from dufl.experiment.train import Run
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
 
 
-def write_run_figure(run: Run, folder: Path) -> list[Path]:
-    """Write training.png and training.svg: accuracy, volume, age against the plan, and cost over rounds."""
+def write_run_figure(run: Run) -> list[Path]:
+    """Write training.png and .svg into the run's directory: accuracy, volume, age and cost over rounds."""
+    assert run.folder is not None
     records = run.records
     rounds = [record.round for record in records]
     with style():
@@ -36,7 +37,7 @@ def write_run_figure(run: Run, folder: Path) -> list[Path]:
             cost.stackplot(rounds, parts, labels=names, colors=[BLUE, ORANGE, GREEN], alpha=0.8)
             cost.legend(loc="upper left")
         cost.set(title="Server cost so far", xlabel="round")
-        return save(figure, folder, "training")
+        return save(figure, run.folder, "training")
 
 
 def write_comparison(cells: list[Cell], folder: Path) -> list[Path]:
