@@ -144,10 +144,10 @@ def overhead(console: Console) -> None:
         federation.play()
     tasks = [federation._task(k, buffer.held()) for k, buffer in enumerate(federation._held)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
-    orders = [task.shuffles(config.training) for task in tasks]
 
-    def one(k: int) -> Any:
-        return train_logistic(federation.weights, features[k], tasks[k].labels, orders[k], 64, 0.01)
+    def one(k: int) -> Any:  # shuffling is a part of SGD
+        order = tasks[k].shuffles(config.training)
+        return train_logistic(federation.weights, features[k], tasks[k].labels, order, 64, 0.01)
 
     rounds, alone = [], []
     with ThreadPoolExecutor(CORES) as threads:

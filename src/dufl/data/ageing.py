@@ -78,16 +78,19 @@ class Ageing(Inputs):
         seed: int,
         client: int,
         ids: npt.ArrayLike,
+        room: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """How the samples at some places of a pool look at their ages: float32, of shape (places, ...).
 
-        One pass, with nothing copied before, and free for other threads to run beside it.
+        One pass, with nothing copied before, and free for other threads to run beside it. The result is in
+        `room`, a vector from `aligned`, if one is given: new memory costs more than what is written to it.
         """
         deviation = np.ascontiguousarray(np.broadcast_to(self.deviation(ages), len(places)))
         own = _mix_number(_mix_number(seed) + client)
         keys = _mix(np.uint64(own) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
-        looks = _aligned((len(places), *pool.shape[1:]))
         flat = pool.reshape(len(pool), -1)
+        size = len(places) * flat.shape[1]
+        looks = (aligned(size) if room is None else room)[:size].reshape(len(places), *pool.shape[1:])
         keys = np.ascontiguousarray(np.broadcast_to(keys, len(places)))
         scale = np.float32(255 if pool.dtype == np.uint8 else 1)
         _look(flat, places, scale, deviation, keys, _normal(), looks.reshape(len(looks), flat.shape[1]))
@@ -97,12 +100,11 @@ class Ageing(Inputs):
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio, as in SplitMix64 (Steele et al., 2014)
 
 
-def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """An array whose memory begins on a cache line, which makes training on it faster."""
-    size = int(np.prod(shape))
+def aligned(size: int) -> npt.NDArray[np.float32]:
+    """A vector whose memory begins on a cache line, which makes training on it faster."""
     memory = np.empty(size + 16, np.float32)
     skip = -memory.__array_interface__["data"][0] % 64 // 4
-    return memory[skip : skip + size].reshape(shape)
+    return memory[skip : skip + size]
 
 
 @cache
@@ -128,21 +130,20 @@ def _mix(x):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _look(pool, places, scale, deviation, keys, normal, looks):  # type: ignore[no-untyped-def]
-    size = pool.shape[1]
-    mask = np.uint64(STEPS - 1)
+    size, mask = pool.shape[1], np.uint64(STEPS - 1)
     for i in range(len(places)):
         row, look, spread, key = pool[places[i]], looks[i], deviation[i], keys[i]
+        for j in range(size):
+            look[j] = np.float32(row[j]) / scale
         if spread == 0:
-            for j in range(size):
-                look[j] = np.float32(row[j]) / scale
             continue
         for block in range(size // 4):  # four values from the 64 bits of one counter
             bits, j = _mix(key + np.uint64(block) * _STRIDE), 4 * block
-            look[j] = np.float32(row[j]) / scale + spread * normal[bits & mask]
-            look[j + 1] = np.float32(row[j + 1]) / scale + spread * normal[(bits >> np.uint64(16)) & mask]
-            look[j + 2] = np.float32(row[j + 2]) / scale + spread * normal[(bits >> np.uint64(32)) & mask]
-            look[j + 3] = np.float32(row[j + 3]) / scale + spread * normal[(bits >> np.uint64(48)) & mask]
+            look[j] += spread * normal[bits & mask]
+            look[j + 1] += spread * normal[(bits >> np.uint64(16)) & mask]
+            look[j + 2] += spread * normal[(bits >> np.uint64(32)) & mask]
+            look[j + 3] += spread * normal[(bits >> np.uint64(48)) & mask]
         bits = _mix(key + np.uint64(size // 4) * _STRIDE)
         for j in range(size - size % 4, size):
-            look[j] = np.float32(row[j]) / scale + spread * normal[bits & mask]
+            look[j] += spread * normal[bits & mask]
             bits >>= np.uint64(16)

@@ -152,6 +152,8 @@ class MemoryBuffer:
 
     def _close(self, holes: npt.NDArray[np.intp]) -> None:
         """Move the last samples into the holes before them."""
+        if not len(holes):
+            return
         last = np.setdiff1d(np.arange(self._size, self._size + len(holes)), holes)
         into = holes[holes < self._size]
         for array in (self._features, self._labels, self._born, self._ids):

@@ -80,9 +80,10 @@ class SimulatedStream(Inputs):
     def _draw(
         self, generator: np.random.Generator, count: int, classes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.intp]:
-        present = [self._places[c] for c in classes if c < len(self._places)]
         if self.skew is None:
-            return _take(generator, np.concatenate(present), count)
+            number = self.arrival.num_classes if self.arrival else None
+            return _take(generator, _places_of(self.pool, number, tuple(classes.tolist())), count)
+        present = [self._places[c] for c in classes if c < len(self._places)]
         share = np.maximum(self._shares[classes], 1e-12)
         numbers = generator.multinomial(count, share / share.sum())
         parts = [_take(generator, places, n) for places, n in zip(present, numbers, strict=True)]
@@ -151,10 +152,29 @@ def _places(pool: Samples, num_classes: int | None) -> list[npt.NDArray[np.intp]
     return [order[a:b] for a, b in pairwise(edges)]
 
 
+@lru_cache(maxsize=32)
+def _places_of(pool: Samples, num_classes: int | None, classes: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    """Where the samples of some classes are."""
+    places = _places(pool, num_classes)
+    return np.concatenate([places[c] for c in classes if c < len(places)])
+
+
 def _take(generator: np.random.Generator, places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """`count` places drawn at random; each as often as any other, give or take one."""
     if not places.size:
         return places[:0]
     whole, rest = divmod(count, places.size)
-    drawn = places[generator.choice(places.size, rest, replace=False)]
-    return np.concatenate([*[generator.permutation(places)] * whole, drawn])
+    drawn = places[_distinct(generator, places.size, rest)]
+    return np.concatenate([*(generator.permutation(places) for _ in range(whole)), drawn])
+
+
+def _distinct(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:
+    """`count` of the numbers below `size`, in random order; of a large size without touching all of it."""
+    if 4 * count > size:
+        return generator.permutation(size)[:count]
+    drawn = np.empty(0, np.int64)
+    while True:  # the first distinct ones of independent draws
+        drawn = np.concatenate([drawn, generator.integers(size, size=count + count // 4 + 8)])
+        first = np.unique(drawn, return_index=True)[1]
+        if len(first) >= count:
+            return drawn[np.sort(first)[:count]]

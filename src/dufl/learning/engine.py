@@ -4,6 +4,7 @@ Both give the same result on any number of cores: a client's training runs on on
 used in the order of clients.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dufl.data.ageing import aligned
 from dufl.data.datasets import Dataset
 from dufl.data.simulation import Simulation
 from dufl.learning.algorithm import Update, Vector
@@ -70,6 +72,7 @@ class CompiledEngine:
         self._test = np.ascontiguousarray(dataset.test.unit().reshape(len(dataset.test), -1))
         self._labels = dataset.test.labels
         self._threads = ThreadPoolExecutor(settings.num_workers)
+        self._own = threading.local()
 
     @property
     def start(self) -> tuple[Vector, Vector]:
@@ -86,7 +89,8 @@ class CompiledEngine:
 
     def _train(self, weights: Vector, task: Task) -> Vector:
         simulation, settings = self._simulation, self._settings
-        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed)
+        room = self._room(len(task.labels) * self._features)
+        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed, room)
         return train_logistic(
             weights,
             features.reshape(len(features), -1),
@@ -98,6 +102,13 @@ class CompiledEngine:
             task.pull.strength,
             task.pull.linear,
         )
+
+    def _room(self, size: int) -> npt.NDArray[np.float32]:
+        """Memory of this thread's own for the features of one client after the other."""
+        room: npt.NDArray[np.float32] | None = getattr(self._own, "room", None)
+        if room is None or len(room) < size:
+            room = self._own.room = aligned(size + size // 4)
+        return room
 
     def evaluate(self, weights: Vector, buffers: Vector) -> Score:
         """Test a model."""

@@ -10,6 +10,7 @@ them over goes on as the first would have.
 
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,7 @@ class Federation:
             simulation.buffer(k, _whole("size", policy.size(k)), float(game.clients.initial_staleness[k]))
             for k in range(game.clients.size)
         ]
+        self._aside = ThreadPoolExecutor(1)  # for what need not be waited for
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
 
     @property
@@ -109,14 +111,16 @@ class Federation:
         refused: dict[str, str] = {}
         used: list[int] = []
         buffers = Mean()
+        fresh = self._aside.submit(self._collect)  # while the clients train
         tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
         updates = self._engine.train(self.weights, self.buffers, tasks)
         accepted = self._accepted(updates, buffers, used, refused)
         self.weights, self._state = self._applied(accepted)
         self.buffers = buffers.value(self.buffers)
-        score = self._engine.evaluate(self.weights, self.buffers)
+        tested = self._aside.submit(self._engine.evaluate, self.weights, self.buffers)
         facts = self._account(held, bool(used))
-        self._update_data()
+        self._update_data(fresh.result())
+        score = tested.result()
         self.round += 1
         return Record(
             accuracy=score.accuracy,
@@ -176,7 +180,9 @@ class Federation:
         self._history[:, t] = self._payment() if paid else 0.0, total, age
         cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
         planned = policy.planned_staleness(t)
-        present = [np.unique(part.samples.labels) for part in held]
+        present = np.zeros(self._simulation.arrival.num_classes, bool)
+        for part in held:
+            present[part.samples.labels] = True
         return {
             "round": t,
             "total_volume": total,
@@ -187,7 +193,7 @@ class Federation:
             "cost_of_payment": float(cost.payment.sum()),
             "cost_of_volume": float(cost.volume.sum()),
             "cost_of_staleness": float(cost.staleness.sum()),
-            "classes": len(np.unique(np.concatenate(present))),
+            "classes": int(present.sum()),
             "volumes": volumes,
         }
 
@@ -197,14 +203,21 @@ class Federation:
             raise InputError.of("payment of the policy", "a number >= 0", repr(payment))
         return float(payment)
 
-    def _update_data(self) -> None:
-        """Every buffer conserves, discards, merges and ages; after the last round there is no next."""
+    def _collect(self) -> list[tuple[int, Samples]]:
+        """How many samples every client conserves, and what it collects; nothing after the last round."""
         if self.round + 1 == self._game.num_rounds:
-            return
+            return []
+        found = []
         for client, buffer in enumerate(self._held):
             step = self._policy.step(client, self.round, len(buffer))
             keep, asked = (_whole("step", number) for number in step)
             fresh = self._streams[client].collect(asked, self.round) if asked else self._nothing
+            found.append((keep, fresh))
+        return found
+
+    def _update_data(self, collected: list[tuple[int, Samples]]) -> None:
+        """Every buffer conserves, discards, merges and ages."""
+        for buffer, (keep, fresh) in zip(self._held, collected, strict=bool(collected)):
             buffer.advance(keep, fresh)
 
     def named(self) -> Named:

@@ -35,9 +35,11 @@ class Task:
     ids: Whole
     pull: Pull
 
-    def features(self, pool: Features, ageing: Ageing, seed: int) -> npt.NDArray[np.float32]:
-        """The samples as they look in this round."""
-        return ageing.look(pool, self.places, self.ages, seed, self.client, self.ids)
+    def features(
+        self, pool: Features, ageing: Ageing, seed: int, room: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The samples as they look in this round, in `room` if there is one."""
+        return ageing.look(pool, self.places, self.ages, seed, self.client, self.ids, room)
 
     def shuffles(self, settings: Training) -> Whole:
         """The order of the samples in every epoch, one a row; a function of (seed, client, round)."""
