@@ -21,18 +21,22 @@ PUBLIC = [
     "CapacityError",
     "Certificate",
     "Clients",
+    "Config",
     "DuflError",
     "Game",
     "InputError",
     "LogNormal",
     "Plan",
+    "Run",
     "Uniform",
     "best_response",
     "certify",
     "certify_profile",
     "convergence_weights",
     "equilibrium",
+    "load_config",
     "solve",
+    "train",
 ]
 
 

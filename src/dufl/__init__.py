@@ -7,6 +7,9 @@ It implements T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in Fe
 >>> plan = dufl.solve(dufl.Game(num_rounds=20, time_sensitivity=1.0))
 >>> dufl.certify(plan).holds()
 True
+>>> run = dufl.train(dufl.load_config(None, ["game.num_rounds=3", "training.epochs=1"]))
+>>> len(run.records)
+3
 """
 
 import os
@@ -15,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dufl.errors import CapacityError, DuflError, InputError
+    from dufl.experiment.config import Config
+    from dufl.experiment.config import load as load_config
+    from dufl.experiment.train import Run, train
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
     from dufl.game.leader import Algorithm1
@@ -35,18 +41,22 @@ _HOMES = {
     "CapacityError": "dufl.errors",
     "Certificate": "dufl.game.certificate",
     "Clients": "dufl.game.population",
+    "Config": "dufl.experiment.config",
     "DuflError": "dufl.errors",
     "Game": "dufl.game.parameters",
     "InputError": "dufl.errors",
     "LogNormal": "dufl.game.population",
     "Plan": "dufl.game.plan",
+    "Run": "dufl.experiment.train",
     "Uniform": "dufl.game.population",
     "best_response": "dufl.game.client",
     "certify": "dufl.game.plan",
     "certify_profile": "dufl.game.certificate",
     "convergence_weights": "dufl.game.parameters",
     "equilibrium": "dufl.game.plan",
+    "load_config": "dufl.experiment.config:load",
     "solve": "dufl.game.plan",
+    "train": "dufl.experiment.train",
 }
 
 __all__ = [
@@ -54,18 +64,22 @@ __all__ = [
     "CapacityError",
     "Certificate",
     "Clients",
+    "Config",
     "DuflError",
     "Game",
     "InputError",
     "LogNormal",
     "Plan",
+    "Run",
     "Uniform",
     "best_response",
     "certify",
     "certify_profile",
     "convergence_weights",
     "equilibrium",
+    "load_config",
     "solve",
+    "train",
 ]
 
 
@@ -73,7 +87,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its home when it is first used, so that `import dufl` is instant."""
     if name not in _HOMES:
         raise AttributeError(f"module 'dufl' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:
