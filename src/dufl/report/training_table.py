@@ -48,24 +48,24 @@ def run_table(run: Run) -> RenderableType:
 
 
 def comparison_table(cells: list[Cell], rounds: int) -> Table:
-    """What `dufl compare` prints, and shows while it runs."""
-    table = Table(box=None, padding=(0, 2))
-    table.add_column("algorithm")
-    table.add_column("policy")
-    for name in ("accuracy %", "± %", "loss", "mean age", "payment", "server cost", "time"):
-        table.add_column(name, justify="right")
+    """What `dufl compare` prints, and shows while it runs; it fits a narrow terminal."""
+    several = len(cells[0].seeds) > 1
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("accuracy %", *["± %"] * several, "loss", "mean age", "payment", "cost", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
-        table.add_row(cell.algorithm, cell.policy, *_cell(cell, rounds))
+        table.add_row(cell.algorithm, cell.policy, *_cell(cell, rounds, several))
     return table
 
 
-def _cell(cell: Cell, rounds: int) -> list[str]:
+def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
     if cell.finished:
         found = cell.summary()
-        spread = f"{50 * found['accuracy_spread']:.2f}" if len(cell.seeds) > 1 else ""
         return [
             f"{100 * found['final_accuracy']:.2f}",
-            spread,
+            *[f"{50 * found['accuracy_spread']:.2f}"] * several,
             f"{found['final_loss']:.3f}",
             f"{found['mean_age']:.1f}",
             f"{found['total_payment']:,.0f}",
@@ -73,17 +73,17 @@ def _cell(cell: Cell, rounds: int) -> list[str]:
             _time(found["seconds"]),
         ]
     if cell.record is None:
-        return ["", "", "", "", "", "", "waiting"]
+        return ["", *[""] * several, "", "", "", "", "waiting"]
     record = cell.record
-    which = f", seed {cell.seeds[len(cell.runs)]}" if len(cell.seeds) > 1 else ""
+    which = f" seed {cell.seeds[len(cell.runs)]}" if several else ""
     return [
         f"{100 * record.accuracy:.2f}",
-        "",
+        *[""] * several,
         f"{record.loss:.3f}",
         f"{record.mean_age:.1f}",
         "",
         f"{record.server_cost:.3g}",
-        f"round {record.round + 1}/{rounds}{which}",
+        f"{record.round + 1}/{rounds}{which}",
     ]
 
 
