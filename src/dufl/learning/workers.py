@@ -11,7 +11,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import dufl
 from dufl.errors import DuflError, InputError
 from dufl.learning.engine import spread
 
@@ -28,7 +27,7 @@ class Process:
 
     def __init__(self, setup: Any, descriptors: Sequence[int]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(Path(dufl.__file__).parents[1])],
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
