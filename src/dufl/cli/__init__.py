@@ -9,6 +9,7 @@ from dufl.cli.compare import compare
 from dufl.cli.data import app as data
 from dufl.cli.init import init
 from dufl.cli.plan import plan
+from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
 from dufl.errors import DuflError
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, train, compare, init, sweep, certify):
+for command in (plan, train, compare, reproduce, init, sweep, certify):
     app.command()(command)
 app.add_typer(data, name="data")
 

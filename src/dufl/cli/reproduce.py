@@ -1,0 +1,50 @@
+"""`dufl reproduce`: the paper's figures and table from our own solvers and training, claims checked."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dufl.cli.common import Changes, Json, progress_bar
+from dufl.errors import InputError
+
+What = Annotated[
+    list[str] | None,
+    typer.Argument(help="convergence, clients, sensitivity, updates, table, or all.", show_default=False),
+]
+ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
+Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where data and figures go.")]
+
+
+def reproduce(
+    what: What = None,
+    scale: ScaleName = "quick",
+    changes: Changes = None,
+    out: Folder = Path("reproduction"),
+    json: Json = False,
+) -> None:
+    """Regenerate what the paper shows, and say which of its claims hold here.
+
+    A killed reproduction goes on where it was. --set changes the configuration of trained items.
+    """
+    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.reproduce.item import SCALES
+    from dufl.reproduce.items import chosen
+    from dufl.reproduce.items import reproduce as run_items
+
+    if scale not in SCALES:
+        raise InputError.of("--scale", f"one of {', '.join(SCALES)}", repr(scale))
+    names = chosen(what or [])
+    check_directory(out)
+    with progress_bar() as begin:
+        found = run_items(names, SCALES[scale], make_directory(out), tuple(changes or ()), begin)
+    shown = {name: found[name] for name in names}
+    if json:
+        typer.echo(to_json(shown), nl=False)
+        return
+    from rich.console import Console
+
+    from dufl.report.claims_table import claims_table
+
+    Console(width=None if Console().is_terminal else 120).print(claims_table(shown))
+    typer.echo(f"written: {out}/reproduction.json and, for each item, a CSV file and a figure")

@@ -1,0 +1,1 @@
+"""The paper's figures and table as experiments, each with its claims and whether they hold here."""

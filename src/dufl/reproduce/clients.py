@@ -1,0 +1,71 @@
+"""Figure 2: what a client earns if it collects optimally, at random, or nothing, among few or many."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.game.client import random_strategy, zero_strategy
+from dufl.game.leader import FIXED_POINT
+from dufl.game.plan import equilibrium, solve
+from dufl.game.utility import client_utility
+from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+
+SIZES = (5, 10, 15, 20, 25, 30)
+STRATEGIES = ("optimal", "random", "zero")
+
+
+def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
+    """One offer, that of Algorithm 1 for 15 clients, made to smaller and larger federations."""
+    rows: list[dict[str, Any]] = []
+    worst = np.inf
+    for draw in range(scale.draws):
+        offer = solve(game_of(draw), leader="algorithm1", algorithm1=FIXED_POINT)
+        for number in SIZES:
+            game = game_of(draw, number)
+            plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
+            people, rate = game.clients, plan.conservation_rate
+            chosen = {
+                "optimal": (plan.volume, plan.collection),
+                "random": random_strategy(people.initial_volume, plan.collection, rate, draw),
+                "zero": zero_strategy(people.initial_volume, game.num_rounds, rate),
+            }
+            earned = {
+                name: client_utility(people, plan.payment, *course, plan.total_volume)
+                for name, course in chosen.items()
+            }
+            worst = min(worst, *(float((earned["optimal"] - earned[n]).min()) for n in STRATEGIES[1:]))
+            means = {name: float(values.mean()) for name, values in earned.items()}
+            rows.append({"draw": draw, "clients": number, "payment": plan.payment} | means)
+        advance((draw + 1) / scale.draws)
+    mean = {
+        name: np.array([[r[name] for r in rows if r["draw"] == d] for d in range(scale.draws)])
+        for name in STRATEGIES
+    }
+    falls = all((np.diff(curve, axis=1) < 0).all() for curve in mean.values())
+    optimal = mean["optimal"].mean(axis=0)
+    claims = [
+        Claim(
+            "the optimal strategy earns a client more than the random and the zero one, for every N",
+            worst > 0,
+            f"no client, N or draw loses by it; the least gain is {worst:.3g}",
+        ),
+        Claim(
+            "utility falls with the number of clients, for each strategy",
+            falls,
+            f"optimal: from {optimal[0]:.1f} with {SIZES[0]} clients to {optimal[-1]:.1f} with {SIZES[-1]}",
+        ),
+    ]
+    with style():
+        figure, axes = new_figure(5.6, 3.8)
+        for name, colour in zip(STRATEGIES, (BLUE, ORANGE, GREY), strict=True):
+            axes.plot(SIZES, mean[name].mean(axis=0), "o-", color=colour, label=name, markersize=4)
+            axes.fill_between(
+                SIZES, mean[name].min(axis=0), mean[name].max(axis=0), color=colour, alpha=0.2, lw=0
+            )
+        axes.set(title="Utility of a client, mean and range of the draws", xlabel="clients N", ylabel="U_k")
+        axes.legend()
+        written = [write_rows(out / "clients.csv", rows), *save(figure, out, "clients")]
+    settings = {"draws": scale.draws, "sizes": list(SIZES), "offer": "Algorithm 1's for 15 clients"}
+    return Item("clients", claims, settings, [path.name for path in written])

@@ -1,0 +1,120 @@
+"""Figure 1: the mean-field estimator φ and the server's (R, θ) over the iterations of Algorithm 1."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dufl.game.leader import Algorithm1, Trace
+from dufl.game.plan import Plan, solve
+from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+
+KINDS = {
+    "plain": Algorithm1(search="direct", tolerance=0.0),
+    "damped": Algorithm1(search="direct", damping=0.5, tolerance=0.0),
+    "bayesian": Algorithm1(search="bayesian", damping=0.5, tolerance=0.0),
+}
+FEW = 8  # iterations
+
+
+def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
+    """Run the loop as it is printed, damped, and with Bayesian search; see when each comes to rest."""
+    plans: dict[tuple[str, int], Plan] = {}
+    for draw in range(scale.draws):
+        for kind, how in KINDS.items():
+            plans[kind, draw] = solve(game_of(draw), leader="algorithm1", algorithm1=how)
+            advance(len(plans) / (scale.draws * len(KINDS)))
+    traces = {key: _trace(plan) for key, plan in plans.items()}
+    rows = [
+        {
+            "update": kind,
+            "draw": draw,
+            "iteration": j,
+            "payment": trace.payment[j],
+            "conservation_rate": trace.conservation_rate[j],
+            "total_volume_in_mid_course": trace.total_volume[j + 1, len(trace.total_volume[0]) // 2],
+            "change_of_total_volume": _change(trace)[j],
+        }
+        for (kind, draw), trace in traces.items()
+        for j in range(len(trace.payment))
+    ]
+    settings = {"draws": scale.draws, "num_rounds": 100, "num_clients": 15, "time_sensitivity": 0.75}
+    written = [write_rows(out / "convergence.csv", rows), *_draw(traces, out)]
+    return Item("convergence", _claims(traces, plans, scale), settings, [path.name for path in written])
+
+
+def _trace(plan: Plan) -> Trace:
+    assert plan.trace is not None
+    return plan.trace
+
+
+def _change(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """max_t |φ_{j+1}(t)/φ_j(t) − 1| of every iteration."""
+    volume = trace.total_volume
+    return np.asarray(np.abs(volume[1:] / volume[:-1] - 1).max(axis=1))
+
+
+def settled(trace: Trace) -> int:
+    """The iteration from which on R stays within 1 % and θ within 0.01 of where they end."""
+    away = (np.abs(trace.payment / trace.payment[-1] - 1) > 0.01) | (
+        np.abs(trace.conservation_rate - trace.conservation_rate[-1]) > 0.01
+    )
+    return int(np.flatnonzero(away).max(initial=-1)) + 1
+
+
+def _claims(
+    traces: dict[tuple[str, int], Trace], plans: dict[tuple[str, int], Plan], scale: Scale
+) -> list[Claim]:
+    draws = range(scale.draws)
+    when = {kind: max(settled(traces[kind, d]) for d in draws) for kind in ("plain", "damped")}
+    rest = {kind: max(_change(traces[kind, d])[-1] for d in draws) for kind in ("plain", "damped")}
+    gap = max(abs(plans["bayesian", d].server_cost / plans["damped", d].server_cost - 1) for d in draws)
+    return [
+        Claim(
+            "(R, θ) settles within a few iterations of the plain update",
+            when["plain"] <= FEW,
+            f"after {when['plain']} at the latest, within 1 % and 0.01",
+        ),
+        Claim(
+            "(R, θ) settles within a few iterations of the damped update",
+            when["damped"] <= FEW,
+            f"after {when['damped']} at the latest, within 1 % and 0.01",
+        ),
+        Claim(
+            "φ comes to rest with the plain update",
+            rest["plain"] < 0.01,
+            f"in the last iteration φ still changes by {100 * rest['plain']:.2g} %",
+        ),
+        Claim(
+            "φ comes to rest with the damped update",
+            rest["damped"] < 0.01,
+            f"in the last iteration φ changes by {100 * rest['damped']:.2g} %",
+        ),
+        Claim(
+            "Bayesian search ends as well as direct search",
+            gap < 0.02,
+            f"the server's costs differ by {100 * gap:.2g} % at most",
+        ),
+    ]
+
+
+def _draw(traces: dict[tuple[str, int], Trace], out: Path) -> list[Path]:
+    with style():
+        figure, axes = new_figure(9.0, 5.6, nrows=2, ncols=2)
+        for column, (kind, title) in enumerate((("plain", "as printed"), ("damped", "damped"))):
+            trace = traces[kind, 0]
+            top, bottom = axes[0][column], axes[1][column]
+            shades = np.linspace(0.25, 1.0, len(trace.total_volume))
+            for j, volume in enumerate(trace.total_volume):
+                top.plot(volume, color=BLUE, alpha=float(shades[j]), linewidth=0.9)
+            top.set(title=f"φ, {title}: later is darker", xlabel="round t", yscale="log")
+            iterations = np.arange(1, len(trace.payment) + 1)
+            (one,) = bottom.plot(iterations, trace.payment, color=ORANGE, label="R")
+            other = bottom.twinx()
+            (two,) = other.plot(iterations, trace.conservation_rate, color=GREEN, linestyle="--", label="θ")
+            other.set(ylim=(0, 1), ylabel="θ")
+            other.grid(visible=False)
+            bottom.set(title=f"R and θ, {title}", xlabel="iteration", ylabel="R", ylim=(0, None))
+            bottom.axvline(settled(trace) + 1, color=GREY, linewidth=0.8, linestyle=":")
+            bottom.legend(handles=[one, two], loc="lower right")
+        return save(figure, out, "convergence")

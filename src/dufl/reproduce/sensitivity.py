@@ -1,0 +1,115 @@
+"""Figure 3: how the server's (R, θ) moves with the time sensitivity σ, and where updating begins."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.game.leader import FIXED_POINT
+from dufl.game.plan import Plan, solve
+from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+
+SIGMAS = (0.41, 0.42, 0.50, 0.75, 1.00, 1.25)
+LEADERS = ("algorithm1", "anticipating")
+PAPER_THRESHOLD = 0.41
+
+
+def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
+    """Plan for every σ with both leaders, and look for the σ at which an update begins to pay."""
+    rows: list[dict[str, Any]] = []
+    thresholds: dict[str, list[float]] = {leader: [] for leader in LEADERS}
+    for draw in range(scale.draws):
+        for leader in LEADERS:
+            for sigma in SIGMAS:
+                plan = plan_of(draw, sigma, leader)
+                rows.append(
+                    {
+                        "leader": leader,
+                        "draw": draw,
+                        "time_sensitivity": sigma,
+                        "payment": plan.payment,
+                        "conservation_rate": plan.conservation_rate,
+                        "server_cost": plan.server_cost,
+                    }
+                )
+            thresholds[leader].append(threshold(draw, leader, scale.steps))
+            advance((draw + (1 + LEADERS.index(leader)) / 2) / scale.draws)
+    curves = {
+        leader: {
+            name: np.array(
+                [
+                    [r[name] for r in rows if r["leader"] == leader and r["draw"] == d]
+                    for d in range(scale.draws)
+                ]
+            )
+            for name in ("payment", "conservation_rate")
+        }
+        for leader in LEADERS
+    }
+    claims = [claim for leader in LEADERS for claim in _claims(leader, curves[leader], thresholds[leader])]
+    written = [write_rows(out / "sensitivity.csv", rows), *_draw(curves, thresholds, out)]
+    settings = {
+        "draws": scale.draws,
+        "time_sensitivity": list(SIGMAS),
+        "thresholds": thresholds,
+        "threshold_within": 1.25 / 2**scale.steps,
+    }
+    return Item("sensitivity", claims, settings, [path.name for path in written])
+
+
+def plan_of(draw: int, sigma: float, leader: str) -> Plan:
+    """The plan of a leader; Algorithm 1 with the damped update, which comes to rest."""
+    game = game_of(draw, time_sensitivity=sigma)
+    if leader == "anticipating":
+        return solve(game)
+    return solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
+
+
+def threshold(draw: int, leader: str, steps: int) -> float:
+    """The σ below which a leader pays nothing, by bisection of [0, 1.25]."""
+    low, high = 0.0, 1.25
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (low, middle) if plan_of(draw, middle, leader).payment > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def _claims(leader: str, curves: dict[str, Any], found: list[float]) -> list[Claim]:
+    payment, rate = curves["payment"], curves["conservation_rate"]
+    at = f"{min(found):.3f} to {max(found):.3f}" if len(found) > 1 else f"{found[0]:.3f}"
+    return [
+        Claim(
+            f"{leader}: R rises with σ",
+            bool((np.diff(payment, axis=1) >= -1e-9).all()) and bool((payment[:, -1] > payment[:, 0]).all()),
+            f"from {payment[:, 0].mean():.1f} at σ = {SIGMAS[0]} to {payment[:, -1].mean():.1f} "
+            f"at {SIGMAS[-1]}",
+        ),
+        Claim(
+            f"{leader}: θ falls with σ",
+            bool((np.diff(rate, axis=1) <= 1e-9).all()) and bool((rate[:, -1] < rate[:, 0]).all()),
+            f"from {rate[:, 0].mean():.2f} at σ = {SIGMAS[0]} to {rate[:, -1].mean():.2f} at {SIGMAS[-1]}",
+        ),
+        Claim(
+            f"{leader}: below some σ > 0 nothing is updated",
+            min(found) > 0.02,
+            f"below σ = {at} here; the paper says {PAPER_THRESHOLD}",
+        ),
+    ]
+
+
+def _draw(curves: dict[str, Any], thresholds: dict[str, list[float]], out: Path) -> list[Path]:
+    with style():
+        figure, axes = new_figure(9.0, 3.6, ncols=2)
+        for leader, colour in zip(LEADERS, (ORANGE, BLUE), strict=True):
+            for panel, name in zip(axes, ("payment", "conservation_rate"), strict=True):
+                curve = curves[leader][name]
+                panel.plot(SIGMAS, curve.mean(axis=0), "o-", color=colour, label=leader, markersize=4)
+                panel.fill_between(
+                    SIGMAS, curve.min(axis=0), curve.max(axis=0), color=colour, alpha=0.2, lw=0
+                )
+            axes[0].axvline(float(np.mean(thresholds[leader])), color=colour, linewidth=0.9, linestyle=":")
+        axes[0].set(title="Payment R (dotted: no update below)", xlabel="time sensitivity σ", ylim=(0, None))
+        axes[1].set(title="Conservation rate θ", xlabel="time sensitivity σ", ylim=(0, 1.02))
+        axes[1].legend()
+        return save(figure, out, "sensitivity")

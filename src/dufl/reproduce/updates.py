@@ -1,0 +1,115 @@
+"""The appendix's six panels: collection, volume and staleness over the rounds, for seven offers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.game.leader import FIXED_POINT
+from dufl.game.plan import Plan, equilibrium, solve
+from dufl.report.figures import BLUE, GREEN, ORANGE, RED, new_figure, save, style
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+
+RATES = (0.12, 0.82, 0.92)  # at the optimal payment
+PAYMENTS = (13.18, 203.18, 423.18)  # at the optimal rate
+COURSES = ("collection", "volume", "staleness")
+
+
+def offers(draw: int) -> dict[str, tuple[float, float]]:
+    """(R, θ)* of Algorithm 1 and the paper's six deviations from it."""
+    best = solve(game_of(draw), leader="algorithm1", algorithm1=FIXED_POINT)
+    found = {"*": (best.payment, best.conservation_rate)}
+    found |= {f"θ = {rate}": (best.payment, rate) for rate in RATES}
+    return found | {f"R = {payment}": (payment, best.conservation_rate) for payment in PAYMENTS}
+
+
+def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
+    """The clients' equilibrium for each offer."""
+    rows: list[dict[str, Any]] = []
+    holds: dict[str, list[tuple[bool, str]]] = {}
+    first: dict[str, Any] = {}
+    for draw in range(scale.draws):
+        means = {
+            name: courses(equilibrium(game_of(draw), payment=payment, conservation_rate=rate))
+            for name, (payment, rate) in offers(draw).items()
+        }
+        rows += [
+            {"draw": draw, "offer": name, "round": t} | {c: float(mean[c][t]) for c in COURSES}
+            for name, mean in means.items()
+            for t in range(len(mean["volume"]))
+        ]
+        for statement, holding, measured in judge(means):
+            holds.setdefault(statement, []).append((holding, measured))
+        first = first or means
+        advance((draw + 1) / scale.draws)
+    claims = [
+        Claim(statement, all(ok for ok, _ in found), "; ".join(dict.fromkeys(text for _, text in found[:2])))
+        for statement, found in holds.items()
+    ]
+    written = [write_rows(out / "updates.csv", rows), *_draw(first, out)]
+    settings = {"draws": scale.draws, "rates": list(RATES), "payments": list(PAYMENTS)}
+    return Item("updates", claims, settings, [path.name for path in written])
+
+
+def courses(plan: Plan) -> dict[str, Any]:
+    """Means over the clients, a round each; S over all samples."""
+    return {
+        "collection": plan.collection.mean(axis=1),
+        "volume": plan.volume.mean(axis=1),
+        "staleness": plan.mean_staleness,
+    }
+
+
+def judge(means: dict[str, Any]) -> list[tuple[str, bool, str]]:
+    """What the paper says of these curves, each with a number."""
+    by_rate = [means[name] for name in ("θ = 0.12", "*", "θ = 0.82", "θ = 0.92")]
+    by_payment = [means[name] for name in ("R = 13.18", "*", "R = 203.18", "R = 423.18")]
+    early = [float(m["collection"][:3].mean()) for m in by_rate]
+    late = [float(m["collection"][50:80].mean()) for m in by_rate]
+    volume_rate = [float(m["volume"].mean()) for m in by_rate]
+    volume_payment = [float(m["volume"].mean()) for m in by_payment]
+    aged = [float(m["staleness"][10:].mean()) for m in by_rate]
+    aged_payment = [float(m["staleness"][10:].mean()) for m in by_payment]
+    ends = [float(m["collection"][-1] / m["collection"].max()) for m in means.values()]
+    return [
+        ("a larger θ collects more early", _rises(early), _numbers("Δ in rounds 0 to 2", early)),
+        ("a larger θ collects less late", _rises(late[::-1]), _numbers("Δ in rounds 50 to 79", late)),
+        ("D grows with θ", _rises(volume_rate), _numbers("mean D", volume_rate)),
+        ("D grows with R", _rises(volume_payment), _numbers("mean D", volume_payment)),
+        ("S is driven by θ", _rises(aged), _numbers("mean S from round 10", aged)),
+        (
+            "S hardly depends on R",
+            np.ptp(aged_payment) < 0.25 * np.ptp(aged),
+            _numbers("mean S from round 10", aged_payment),
+        ),
+        ("Δ goes to 0 before the end", max(ends) < 1e-9, f"in the last round {max(ends):.1g} of the most"),
+    ]
+
+
+def _rises(values: list[float]) -> bool:
+    return bool((np.diff(values) > 0).all())
+
+
+def _numbers(what: str, values: list[float]) -> str:
+    return f"{what}: " + ", ".join(f"{value:.3g}" for value in values)
+
+
+def _draw(means: dict[str, Any], out: Path) -> list[Path]:
+    groups = (("*", *(f"θ = {rate}" for rate in RATES)), ("*", *(f"R = {payment}" for payment in PAYMENTS)))
+    titles = ("Collected, mean Δ", "Held, mean D", "Staleness, mean S")
+    with style():
+        figure, axes = new_figure(10.5, 5.6, nrows=2, ncols=3)
+        for row, group in enumerate(groups):
+            for column, name in enumerate(COURSES):
+                for offer, colour in zip(group, (BLUE, ORANGE, GREEN, RED), strict=True):
+                    label = "(R, θ)*" if offer == "*" else offer
+                    line = "-" if offer == "*" else "--"
+                    axes[row][column].plot(means[offer][name], line, color=colour, label=label)
+                axes[row][column].set(title=titles[column])
+                if name == "collection":
+                    axes[row][column].set_yscale("symlog", linthresh=10)
+            axes[row][2].legend(loc="upper right")
+        for column in range(3):
+            axes[1][column].set(xlabel="round t")
+        figure.align_labels()
+        return save(figure, out, "updates")
