@@ -50,9 +50,7 @@ def test_what_holds_and_what_does_not(games: tuple[Path, dict[str, Any]]) -> Non
         "φ comes to rest with the damped update": True,
         "Bayesian search ends as well as direct search": True,
     }
-    assert claims(found["clients"])[
-        "the optimal strategy earns a client more than the random and the zero one, for every N"
-    ]
+    assert all(claims(found["clients"]).values())
     assert all(claims(found["sensitivity"]).values())
     no = [statement for statement, holds in claims(found["updates"]).items() if not holds]
     assert no == ["a larger θ collects more early"]

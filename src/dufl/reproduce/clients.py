@@ -7,23 +7,30 @@ import numpy as np
 
 from dufl.game.client import random_strategy, zero_strategy
 from dufl.game.leader import FIXED_POINT
+from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium, solve
+from dufl.game.population import Clients
 from dufl.game.utility import client_utility
 from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
 
 SIZES = (5, 10, 15, 20, 25, 30)
 STRATEGIES = ("optimal", "random", "zero")
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
-    """One offer, that of Algorithm 1 for 15 clients, made to smaller and larger federations."""
+    """One offer, that of Algorithm 1 for 15 clients, made to smaller and larger federations.
+
+    A larger federation has all clients of a smaller one, and those of the smallest are looked at.
+    """
     rows: list[dict[str, Any]] = []
     worst = np.inf
     for draw in range(scale.draws):
-        offer = solve(game_of(draw), leader="algorithm1", algorithm1=FIXED_POINT)
+        everyone = Clients.draw(SIZES[-1], draw)
+        fifteen = Game(clients=everyone.take(slice(15)))
+        offer = solve(fifteen, leader="algorithm1", algorithm1=FIXED_POINT)
         for number in SIZES:
-            game = game_of(draw, number)
+            game = Game(clients=everyone.take(slice(number)))
             plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
             people, rate = game.clients, plan.conservation_rate
             chosen = {
@@ -36,7 +43,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
                 for name, course in chosen.items()
             }
             worst = min(worst, *(float((earned["optimal"] - earned[n]).min()) for n in STRATEGIES[1:]))
-            means = {name: float(values.mean()) for name, values in earned.items()}
+            means = {name: float(values[: SIZES[0]].mean()) for name, values in earned.items()}
             rows.append({"draw": draw, "clients": number, "payment": plan.payment} | means)
         advance((draw + 1) / scale.draws)
     mean = {

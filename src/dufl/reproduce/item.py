@@ -73,10 +73,9 @@ class Item:
         return asdict(self) | {"holds": all(claim.holds for claim in self.claims)}
 
 
-def game_of(draw: int, count: int = 15, **values: Any) -> Game:
-    """The paper's game with one draw of the clients' costs; a smaller federation is a part of a larger."""
-    people = Clients.draw(max(count, 15), draw) if count <= 15 else Clients.draw(count, draw)
-    return Game(clients=people.take(slice(count)), **values)
+def game_of(draw: int, **values: Any) -> Game:
+    """The paper's game with one draw of the clients' costs."""
+    return Game(clients=Clients.draw(15, draw), **values)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
