@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dufl.errors import InputError
-from dufl.reproduce import sensitivity, table, updates
+from dufl.reproduce import sensitivity, server, table, updates
 from dufl.reproduce.convergence import settled
 from dufl.reproduce.item import Scale
 from dufl.reproduce.items import ITEMS, chosen, reproduce
 
-TINY = Scale("tiny", draws=1, seeds=1, epochs=1, datasets=("digits",), steps=2)
+TINY = Scale("tiny", draws=1, seeds=1, epochs=1, datasets=("digits",), pictures="digits", steps=2)
 SMALL = ("game.num_rounds=6", "clients.count=15")
 
 
@@ -114,6 +114,23 @@ def test_the_claims_of_the_table_can_fail() -> None:
         for policy in table.POLICIES
     ]
     assert [claim.holds for claim in table.judge(rows)] == [False, False, False]
+
+
+def test_the_server_s_strategies_on_digits(tmp_path: Path) -> None:
+    found = reproduce(["server"], TINY, tmp_path, ("game.num_rounds=12",))["server"]
+    assert found["settings"]["dataset"] == "digits"
+    assert len(list((tmp_path / "server").iterdir())) == 7
+    with (tmp_path / "server.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 7 * 12
+    paid = {row["offer"]: float(row["payment"]) for row in rows}
+    assert paid["R = 423.18"] == 423.18
+    assert len(found["claims"]) == 3
+
+
+def test_the_claims_of_the_server_can_fail() -> None:
+    flat = dict.fromkeys(updates.offers(0), 1.0)
+    assert not any(claim.holds for claim in server.judge(flat, flat))
 
 
 def test_what_the_paper_prints() -> None:

@@ -10,7 +10,9 @@ from dufl.errors import InputError
 
 What = Annotated[
     list[str] | None,
-    typer.Argument(help="convergence, clients, sensitivity, updates, table, or all.", show_default=False),
+    typer.Argument(
+        help="convergence, clients, sensitivity, server, updates, table, or all.", show_default=False
+    ),
 ]
 ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where data and figures go.")]

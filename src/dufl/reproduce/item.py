@@ -42,6 +42,7 @@ class Scale:
         seeds: of training, in the table.
         epochs: of local training; the paper has 20.
         datasets: of the table.
+        pictures: the dataset of the figure on the server's strategy.
         steps: how often an interval is halved where a threshold is looked for.
     """
 
@@ -50,11 +51,14 @@ class Scale:
     seeds: int
     epochs: int
     datasets: tuple[str, ...]
+    pictures: str
     steps: int
 
 
-QUICK = Scale("quick", draws=2, seeds=1, epochs=2, datasets=("digits",), steps=5)
-PAPER = Scale("paper", draws=5, seeds=2, epochs=20, datasets=("mnist", "fmnist"), steps=10)
+QUICK = Scale("quick", draws=2, seeds=1, epochs=2, datasets=("digits",), pictures="digits", steps=5)
+PAPER = Scale(
+    "paper", draws=5, seeds=2, epochs=20, datasets=("mnist", "fmnist"), pictures="cifar10", steps=10
+)
 SCALES = {scale.name: scale for scale in (QUICK, PAPER)}
 
 

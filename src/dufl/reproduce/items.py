@@ -9,17 +9,18 @@ from typing import Any
 from dufl.errors import InputError
 from dufl.experiment.files import to_json, write_text
 from dufl.inputs import unknown_key
-from dufl.reproduce import clients, convergence, sensitivity, table, updates
+from dufl.reproduce import clients, convergence, sensitivity, server, table, updates
 from dufl.reproduce.item import Advance, Item, Scale
 
 ITEMS: dict[str, Callable[..., Item]] = {
     "convergence": convergence.reproduce,
     "clients": clients.reproduce,
     "sensitivity": sensitivity.reproduce,
+    "server": server.reproduce,
     "updates": updates.reproduce,
     "table": table.reproduce,
 }
-TRAINED = {"table"}  # items that take changes of the configuration
+TRAINED = {"server", "table"}  # items that take changes of the configuration
 
 
 def chosen(names: Sequence[str]) -> list[str]:
