@@ -14,6 +14,7 @@ from dufl.reproduce import sensitivity, server, table, updates
 from dufl.reproduce.convergence import settled
 from dufl.reproduce.item import Scale
 from dufl.reproduce.items import ITEMS, chosen, reproduce
+from dufl.reproduce.page import write_page
 
 TINY = Scale("tiny", draws=1, seeds=1, epochs=1, datasets=("digits",), pictures="digits", steps=2)
 SMALL = ("game.num_rounds=6", "clients.count=15")
@@ -131,6 +132,19 @@ def test_the_server_s_strategies_on_digits(tmp_path: Path) -> None:
 def test_the_claims_of_the_server_can_fail() -> None:
     flat = dict.fromkeys(updates.offers(0), 1.0)
     assert not any(claim.holds for claim in server.judge(flat, flat))
+
+
+def test_the_page_says_what_was_found(games: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, found = games
+    written = write_page(found, out, tmp_path / "page.md")
+    assert all(path.stat().st_size > 1000 for path in written)
+    text = (tmp_path / "page.md").read_text()
+    for item in found.values():
+        for claim in item["claims"]:
+            assert claim["measured"] in text
+    assert text.count("**no**") == 2
+    for path in written[1:]:
+        assert f"(assets/{path.name})" in text
 
 
 def test_what_the_paper_prints() -> None:

@@ -15,6 +15,10 @@ What = Annotated[
     ),
 ]
 ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
+Page = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Also write a page in Markdown.", show_default=False),
+]
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where data and figures go.")]
 
 
@@ -23,6 +27,7 @@ def reproduce(
     scale: ScaleName = "quick",
     changes: Changes = None,
     out: Folder = Path("reproduction"),
+    page: Page = None,
     json: Json = False,
 ) -> None:
     """Regenerate what the paper shows, and say which of its claims hold here.
@@ -41,6 +46,10 @@ def reproduce(
     with progress_bar() as begin:
         found = run_items(names, SCALES[scale], make_directory(out), tuple(changes or ()), begin)
     shown = {name: found[name] for name in names}
+    if page:
+        from dufl.reproduce.page import write_page
+
+        write_page(found, out, page)
     if json:
         typer.echo(to_json(shown), nl=False)
         return

@@ -1,0 +1,100 @@
+"""The reproduction as a page for the documentation, made from its own output and nothing else."""
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dufl.experiment.files import write_text
+from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS
+
+TITLES = {
+    "convergence": "Algorithm 1 over its iterations",
+    "clients": "What a client earns",
+    "sensitivity": "The server's strategy and time sensitivity",
+    "server": "The server's strategy, trained",
+    "updates": "Collection, volume and staleness",
+    "table": "Accuracy, static and with data update",
+}
+INTRODUCTION = """\
+# The paper, reproduced
+
+What T. Liu and X. Wang show in *Degree of Staleness-Aware Data Updating in Federated Learning* (ECAI
+2025), from this project's own solvers and training. `dufl reproduce` made the data, the figures, and
+this page. Every claim is checked by a function that can say no; what does not hold is shown as well.
+"""
+DIFFERENCES = """\
+## What differs, and why
+
+- The paper gives no value of ψ; it is 1 here. It draws the clients' costs at random and does not say how
+  often; here they are drawn anew for every draw, and ranges over the draws are shown as bands.
+- How samples age and classes arrive is published in words only. Here ⌈C·(1 − σ/3)⌉ of C classes are
+  there at the start, the others arrive evenly until half of the rounds are over, and kept samples get
+  Gaussian noise that grows with their age ([the data](data.md)).
+- μ of FedProx and α of FedDyn are not printed; the defaults of `[training]` are used unless the settings
+  say otherwise.
+- (R, θ)* is where Algorithm 1 comes to rest with the damped update, because the printed one leaves φ
+  swinging.
+"""
+
+
+def write_page(found: dict[str, dict[str, Any]], out: Path, page: Path) -> list[Path]:
+    """Write the page, and copies of the figures into `assets` beside it."""
+    assets = page.parent / "assets"
+    assets.mkdir(parents=True, exist_ok=True)
+    parts, copies = [INTRODUCTION], []
+    for name, item in found.items():
+        copies.append(assets / f"reproduction-{name}.png")
+        shutil.copyfile(out / f"{name}.png", copies[-1])
+        parts.append(_section(name, item, out))
+    parts.append(DIFFERENCES)
+    write_text(page, "\n".join(parts))
+    return [page, *copies]
+
+
+def _section(name: str, item: dict[str, Any], out: Path) -> str:
+    claims = "\n".join(
+        f"| {claim['statement']} | {'yes' if claim['holds'] else '**no**'} | {claim['measured']} |"
+        for claim in item["claims"]
+    )
+    told = ", ".join(f"{key} {_plain(value)}" for key, value in item["settings"].items())
+    more = f"\n{_cells(out / 'table.csv')}\n" if name == "table" else ""
+    return f"""## {TITLES[name]}
+
+Scale {item["run"]["scale"]}, {item["seconds"]:,.0f} s. {told}.
+
+| claim | holds | measured |
+| --- | --- | --- |
+{claims}
+{more}
+![{TITLES[name]}](assets/reproduction-{name}.png)
+"""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_plain(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _cells(path: Path) -> str:
+    """Our number, the paper's, and the difference, for every cell."""
+    with path.open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    by = {(r["dataset"], float(r["time_sensitivity"]), r["algorithm"], r["policy"]): r for r in rows}
+    head = " | ".join(f"{a}, {p}" for a in ALGORITHMS for p in POLICIES)
+    lines = [f"| dataset | σ | {head} |", "| --- | --- |" + " --- |" * (len(ALGORITHMS) * len(POLICIES))]
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        for sigma in SIGMAS:
+            cells = (by[dataset, sigma, a, p] for a in ALGORITHMS for p in POLICIES)
+            lines.append(f"| {dataset} | {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, str]) -> str:
+    ours = f"{float(row['accuracy']):.1f}"
+    return ours if not row["paper"] else f"{ours} ({row['paper']}; {float(row['difference']):+.1f})"
