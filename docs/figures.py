@@ -49,7 +49,7 @@ ALGORITHMS = {
 TRAINING = ("training.dynamic_weight=0.1",)  # with which the algorithms are compared
 TRAINING_SEEDS = 2
 COLOURS = 128  # of a picture
-SIZE = 300_000  # bytes that all pictures may take together
+SIZE = 500_000  # bytes that all pictures may take together
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -1,13 +1,15 @@
 """The reproduction as a page for the documentation, made from its own output and nothing else."""
 
 import csv
-import shutil
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from dufl.experiment.files import write_text
 from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS
 
+WIDTH = 1000  # pixels of a figure on the page
 TITLES = {
     "convergence": "Algorithm 1 over its iterations",
     "clients": "What a client earns",
@@ -45,11 +47,22 @@ def write_page(found: dict[str, dict[str, Any]], out: Path, page: Path) -> list[
     parts, copies = [INTRODUCTION], []
     for name, item in found.items():
         copies.append(assets / f"reproduction-{name}.png")
-        shutil.copyfile(out / f"{name}.png", copies[-1])
+        _shrink(out / f"{name}.png", copies[-1])
         parts.append(_section(name, item, out))
+    missing = [f"`{name}`" for name in TITLES if name not in found]
+    if missing:
+        parts.append(f"## Not run\n\n{', '.join(missing)}.\n")
     parts.append(DIFFERENCES)
     write_text(page, "\n".join(parts))
     return [page, *copies]
+
+
+def _shrink(figure: Path, copy: Path) -> None:
+    """A small copy of a figure: as wide as a page and of few colours."""
+    with Image.open(figure) as image:
+        height = round(image.height * WIDTH / image.width)
+        small = image.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
+        small.quantize(64).save(copy, optimize=True)
 
 
 def _section(name: str, item: dict[str, Any], out: Path) -> str:
