@@ -108,7 +108,7 @@ def _draw(means: dict[str, Any], out: Path) -> list[Path]:
                 axes[row][column].set(title=titles[column])
                 if name == "collection":
                     axes[row][column].set_yscale("symlog", linthresh=10)
-            axes[row][2].legend(loc="upper right")
+            axes[row][1].legend(loc="upper right")
         for column in range(3):
             axes[1][column].set(xlabel="round t")
         figure.align_labels()
