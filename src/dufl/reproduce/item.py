@@ -55,7 +55,7 @@ class Scale:
     steps: int
 
 
-QUICK = Scale("quick", draws=2, seeds=1, epochs=2, datasets=("digits",), pictures="digits", steps=5)
+QUICK = Scale("quick", draws=2, seeds=1, epochs=20, datasets=("digits",), pictures="digits", steps=5)
 PAPER = Scale(
     "paper", draws=5, seeds=2, epochs=20, datasets=("mnist", "fmnist"), pictures="cifar10", steps=10
 )
