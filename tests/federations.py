@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dufl.data.buffer import MemoryBuffer
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.experiment.config import Config, load
 from dufl.learning.engine import Engine, make_engine
@@ -26,6 +27,11 @@ def federation_of(
     engine = engine or make_engine(found, simulation, settings, config.game.clients.size)
     policy = policy or make_policy(settings.policy, config.game, config.solve, settings.seed)
     return Federation(config.game, simulation, policy, settings, engine), engine
+
+
+def buffers_of(federation: Federation) -> list[MemoryBuffer]:
+    """The clients' buffers, to look at."""
+    return federation._held
 
 
 def facts(record: Any) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from dufl.game.plan import equilibrium
 from dufl.game.utility import server_cost
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.engine import CompiledEngine, Engine, Score
-from dufl.learning.federation import Federation, buffers_of
+from dufl.learning.federation import Federation
 from dufl.learning.policies import Planned
 from dufl.learning.task import Task
-from federations import facts, federation_of, small
+from federations import buffers_of, facts, federation_of, small
 
 
 def play(*changes: str, rounds: int | None = None) -> tuple[Federation, list[dict[str, Any]]]:

@@ -50,8 +50,6 @@ def compare(
         _names("--policies", policies),
         list(range(first, first + seeds)),
     )
-    for cell in wanted:  # every name is checked before anything runs
-        config.replace(algorithm=cell.algorithm, policy=cell.policy)
     rounds = config.game.num_rounds
     console = Console(stderr=True)
     live = Live(comparison_table(wanted, rounds), console=console, auto_refresh=False, transient=True)

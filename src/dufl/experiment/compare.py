@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dufl.experiment.config import Config
-from dufl.experiment.train import Run, check_free, train
+from dufl.experiment.run_directory import RunDirectory
+from dufl.experiment.train import Run, train
 from dufl.learning.federation import Record
 from dufl.learning.policies import make_policy, no_update
 
@@ -88,7 +89,8 @@ def compare(
     for cell, told in runs:  # everything is checked before anything runs
         told.training.make_algorithm()
         make_policy(told.training.policy, told.game, partial(no_update, told.game), told.training.seed)
-        check_free(told, _folder(out, cell, told), resume)
+        if folder := _folder(out, cell, told):
+            RunDirectory(folder).check_free(told, resume)
     dataset = config.data.load()
     for cell, told in runs:
         folder = _folder(out, cell, told)

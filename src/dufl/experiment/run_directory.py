@@ -1,8 +1,8 @@
 """The directory of a training run: what it was told, what came out, and where it can go on.
 
 config.toml        the resolved configuration (clients.csv beside it, if clients came from a file)
-environment.json   versions, machine, seed
 plan.npz           the plan that is followed
+environment.json   versions, machine, seed, and a checksum of the samples; where it is, a run has begun
 metrics.jsonl      one object a round
 checkpoint.npz     all that the next rounds depend on
 model.safetensors  the weights in the end
@@ -40,7 +40,7 @@ FREE = {
 
 
 class RunDirectory:
-    """A run on disk; `with` holds it against other processes."""
+    """A run on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,17 +74,24 @@ class RunDirectory:
         try:
             yield
         except OSError as fault:
-            last = (
-                "the last checkpoint is whole; when that is mended, "
-                if (self.folder / "checkpoint.npz").exists()
-                else ""
-            )
+            there = (self.folder / "checkpoint.npz").exists()
+            last = "the last checkpoint is whole; when that is mended, " if there else ""
             raise DuflError(f"{self.folder} cannot be written to: {fault}; {last}{self.advice}") from fault
 
     @property
     def advice(self) -> str:
         """How to go on."""
         return f"go on with: dufl train --out {shlex.quote(str(self.folder))} --resume"
+
+    def check_free(self, config: Config, resume: bool) -> None:
+        """Refuse a run of another configuration, and one of this unless it is to be resumed."""
+        if not self.exists:
+            return
+        self.check_same(config)
+        if not resume:
+            raise InputError(
+                f"{self.folder} holds a run already: add --resume to go on with it, or choose another --out"
+            )
 
     def check_same(self, config: Config) -> None:
         """Refuse to go on with another configuration, saying what differs."""

@@ -26,7 +26,7 @@ class Run:
     Attributes:
         config: what it was told.
         records: one a round.
-        weights: the model, by the names of its parameters; empty if it was only read or was stopped.
+        weights: the model, by the names of its parameters; empty if it was stopped.
         folder: its run directory, if it has one.
     """
 
@@ -99,9 +99,10 @@ def train(
     if place is None and (resume or tensorboard):
         option = "--resume" if resume else "--tensorboard"
         raise InputError(f"--out must be given with {option}")
-    check_free(config, None if place is None else place.folder, resume)
-    if place is not None and place.exists and place.summary is not None:
-        return _over(config, place, watch)
+    if place is not None:
+        place.check_free(config, resume)
+        if place.exists and place.summary is not None:
+            return _over(config, place, watch)
     found = dataset or config.data.load()
     settings, game = config.training, config.game
     simulation = config.data.simulation(found, game, settings.seed)
@@ -117,18 +118,6 @@ def train(
             return _rounds(config, federation, place, events, records, watch, stop)
     finally:
         engine.close()
-
-
-def check_free(config: Config, folder: Path | None, resume: bool) -> None:
-    """Refuse a directory with a run of another configuration, or of this one unless it is to be resumed."""
-    place = None if folder is None else RunDirectory(folder)
-    if place is None or not place.exists:
-        return
-    place.check_same(config)
-    if not resume:
-        raise InputError(
-            f"{folder} holds a run already: add --resume to go on with it, or choose another --out"
-        )
 
 
 def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:

@@ -14,7 +14,7 @@ the clients' answers. That is all a new algorithm has to say, in three functions
 A state is a mapping from names to vectors, so that a checkpoint can hold it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,6 +93,3 @@ class Mean:
     def value(self, otherwise: Vector) -> Vector:
         """The mean so far; `otherwise` if there was nothing."""
         return np.asarray(self._sum / self.weight, np.float32) if self.weight else otherwise
-
-
-Make = Callable[..., Algorithm]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import Held, MemoryBuffer
+from dufl.data.buffer import Held
 from dufl.data.samples import Samples
 from dufl.data.simulation import Simulation, places_of
 from dufl.errors import InputError
@@ -269,8 +269,3 @@ def _whole(name: str, number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
         raise InputError.of(f"{name} of the policy", "whole numbers >= 0", repr(number))
     return int(number)
-
-
-def buffers_of(federation: Federation) -> list[MemoryBuffer]:
-    """The clients' buffers, to look at."""
-    return federation._held

@@ -1,8 +1,8 @@
 """A worker process: trains clients with torch on one core, for the `Workers` that started it.
 
-`main` is a program of its own, which reads pickled jobs from its standard
-input and writes pickled replies to its standard output, and ends with the program that started it: so
-nothing is left behind when that is killed.
+`main` is a program of its own, which reads pickled jobs from its standard input, writes pickled replies to
+its standard output, and ends with the program that started it: so nothing is left behind when that is
+killed.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dufl.data.ageing import Ageing
-from dufl.data.samples import Features
+from dufl.data.samples import Features, Samples
 from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.settings import Training
@@ -100,9 +100,8 @@ class Worker:
         """The reply to a job."""
         setup, model = self._setup, self._model
         if isinstance(job, Evaluate):
-            pictures = self._test[job.part]
-            unit = pictures.astype(np.float32) / np.float32(255 if pictures.dtype == np.uint8 else 1)
-            return model.evaluate(job.weights, job.buffers, unit, setup.test_labels[job.part])
+            some = Samples(self._test[job.part], setup.test_labels[job.part])
+            return model.evaluate(job.weights, job.buffers, some.unit(), some.labels)
         if isinstance(job, Name):
             return model.named(job.weights, job.buffers)
         task = job.task
