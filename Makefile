@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
-.PHONY: setup run test lint docs slow bench figures constraints clean
+.PHONY: setup run test lint docs slow bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -53,6 +53,20 @@ bench: $(VENV)/.dev
 # The pictures and tables in README.md and docs/.
 figures: $(VENV)/.dev
 	$(BIN)/python docs/figures.py
+
+# docs/reproduction.md, from nothing: hours on two cores. What is there already is not run again.
+REPRODUCE := $(BIN)/dufl reproduce --scale paper --out runs/reproduction
+TASKS := --only 1.25 --only 0.75
+CNN := --set game.num_rounds=30 --set clients.initial_volume=200 --set training.epochs=4
+RESNET := $(CNN) --set clients.count=5 --set training.model=resnet18-coarse \
+	--set training.momentum=0.9 --set training.batch_size=32
+reproduction: $(VENV)/.dev
+	$(REPRODUCE) convergence clients sensitivity updates leaders
+	$(REPRODUCE) table --only mnist --only fmnist
+	$(REPRODUCE) server $(CNN)
+	$(REPRODUCE) table --only cifar10 $(TASKS) $(CNN)
+	$(REPRODUCE) table --only svhn --only fedavg $(TASKS) $(CNN)
+	$(REPRODUCE) table --only cifar100 --only fedavg $(TASKS) $(RESNET) --page docs/reproduction.md
 
 # Resolve every extra anew and pin what came out.
 constraints:

@@ -113,7 +113,7 @@ def test_every_known_name_has_a_model() -> None:
     assert tuple(OURS) == KNOWN_MODELS
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-coarse"])
 def test_weights_follow_from_the_seed_alone(name: str) -> None:
     first = weights(build(name, (1, 8, 8), 10, seed=3))
     torch.rand(7)
@@ -150,7 +150,14 @@ def test_resnet18_is_the_one_for_small_pictures() -> None:
     assert not any(isinstance(part, nn.BatchNorm2d | nn.MaxPool2d) for part in model.modules())
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_the_coarse_resnet18_has_the_stem_of_the_original() -> None:
+    model = build("resnet18-coarse", (3, 32, 32), 100)
+    assert weights(model).numel() == 11_173_962 + 90 * 513 + 3 * 64 * (7**2 - 3**2)
+    stem = nn.Sequential(*list(model.children())[:5])
+    assert stem(torch.rand(1, 3, 32, 32)).shape == (1, 64, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-coarse"])
 def test_a_picture_alone_gives_what_it_gives_in_a_batch(name: str) -> None:
     model, pictures = build(name, (3, 16, 16), 10), torch.rand(4, 3, 16, 16)
     nn.init.normal_(list(model.parameters())[-2])  # the cnn's last layer starts at zero
@@ -233,7 +240,10 @@ def test_a_users_own_model_in_the_current_folder(tmp_path: Path, monkeypatch: py
             r"^model 'own_models:Wrong' fails on two samples of shape \(1, 8, 8\): RuntimeError: mat1 and ",
         ),
         ("resnet", "^unknown model 'resnet': did you mean 'resnet18'[?]$"),
-        ("vit", "^unknown model 'vit': known are logistic, cnn, resnet18, or package.module:"),
+        (
+            "vit",
+            "^unknown model 'vit': known are logistic, cnn, resnet18, resnet18-coarse, or package.module:",
+        ),
     ],
 )
 @pytest.mark.usefixtures("own")
@@ -246,7 +256,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(name: str, says: str) -> None
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 7, 8), (1, 8, 4), (1, 1, 8, 8)])
-@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-coarse"])
 def test_only_pictures_are_for_convolutions(name: str, shape: tuple[int, ...]) -> None:
     rule = rf"\(channels, height, width\) of at least 8 by 8 for model '{name}'"
     with pytest.raises(InputError, match=f"^the shape of a sample must be {rule}, got "):

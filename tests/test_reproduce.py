@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,24 @@ import numpy as np
 import pytest
 
 from dufl.errors import InputError
-from dufl.reproduce import sensitivity, server, table, updates
+from dufl.reproduce import leaders, sensitivity, server, table, updates
 from dufl.reproduce.convergence import settled
-from dufl.reproduce.item import Scale
+from dufl.reproduce.item import PAPER, QUICK, Advance, Scale, game_of, unwatched
 from dufl.reproduce.items import ITEMS, chosen, reproduce
 from dufl.reproduce.page import write_page
+from dufl.reproduce.table import Cell
 
-TINY = Scale("tiny", draws=1, seeds=1, epochs=1, datasets=("digits",), pictures="digits", steps=2)
+TINY = Scale(
+    "tiny",
+    draws=1,
+    seeds=1,
+    epochs=1,
+    datasets=("digits",),
+    found=False,
+    pictures="digits",
+    leaders="digits",
+    steps=2,
+)
 SMALL = ("game.num_rounds=6", "clients.count=15")
 
 
@@ -39,7 +49,7 @@ def test_items_write_data_and_figures(games: tuple[Path, dict[str, Any]]) -> Non
         for file in item["files"]:
             assert (out / file).stat().st_size > 100
         assert all(claim["measured"] for claim in item["claims"])
-        assert item["run"]["scale"] == "tiny"
+        assert item["run"] == {"scale": "tiny"}
 
 
 def test_what_holds_and_what_does_not(games: tuple[Path, dict[str, Any]]) -> None:
@@ -61,9 +71,9 @@ def test_nothing_is_run_twice(games: tuple[Path, dict[str, Any]]) -> None:
     out, found = games
     began: list[str] = []
 
-    def begin(name: str) -> Callable[[float], None]:
+    def begin(name: str) -> Advance:
         began.append(name)
-        return lambda _: None
+        return unwatched
 
     again = reproduce(["clients", "updates"], TINY, out, begin=begin)
     assert began == []
@@ -96,7 +106,7 @@ def test_the_table_on_digits(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 18
     assert {row["paper"] for row in rows} == {""}
-    same = "at σ = 0 the best plan is no update, and the runs are the same"
+    same = "digits: at σ = 0 the best plan is no update, and the runs are the same"
     assert claims(found)[same]
     runs = sorted(path.name for path in (tmp_path / "table").iterdir())
     assert len(runs) == 18
@@ -109,7 +119,7 @@ def test_the_table_on_digits(tmp_path: Path) -> None:
 def test_the_claims_of_the_table_can_fail() -> None:
     rows = [
         {"dataset": "mnist", "time_sensitivity": sigma, "algorithm": algorithm, "policy": policy}
-        | {"accuracy": 50.0, "difference": 10.0, "fingerprint": policy}
+        | {"accuracy": 50.0, "difference": 10.0, "fingerprint": policy, "changes": ""}
         for sigma in table.SIGMAS
         for algorithm in table.ALGORITHMS
         for policy in table.POLICIES
@@ -120,17 +130,18 @@ def test_the_claims_of_the_table_can_fail() -> None:
 def test_the_server_s_strategies_on_digits(tmp_path: Path) -> None:
     found = reproduce(["server"], TINY, tmp_path, ("game.num_rounds=12",))["server"]
     assert found["settings"]["dataset"] == "digits"
-    assert len(list((tmp_path / "server").iterdir())) == 7
+    assert len(list((tmp_path / "server").iterdir())) == 8
     with (tmp_path / "server.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 7 * 12
+    assert len(rows) == 8 * 12
     paid = {row["offer"]: float(row["payment"]) for row in rows}
     assert paid["R = 423.18"] == 423.18
-    assert len(found["claims"]) == 3
+    assert len(found["claims"]) == 4
+    assert found["run"] == {"scale": "tiny", "changes": ["game.num_rounds=12"]}
 
 
 def test_the_claims_of_the_server_can_fail() -> None:
-    flat = dict.fromkeys(updates.offers(0), 1.0)
+    flat = dict.fromkeys([*updates.offers(game_of(0)), server.ANTICIPATING], 1.0)
     assert not any(claim.holds for claim in server.judge(flat, flat))
 
 
@@ -148,10 +159,109 @@ def test_the_page_says_what_was_found(games: tuple[Path, dict[str, Any]], tmp_pa
 
 
 def test_what_the_paper_prints() -> None:
-    assert table.printed("mnist", 1.25, "fedavg", "static") == 57.9
-    assert table.printed("fmnist", 0.75, "feddyn", "dufl") == 82.6
-    assert table.printed("cifar100", 0.0, "fedprox", "dufl") == 59.2
-    assert table.printed("digits", 0.0, "fedprox", "dufl") is None
+    assert Cell("mnist", 1.25, "fedavg", "static").printed == 57.9
+    assert Cell("fmnist", 0.75, "feddyn", "dufl").printed == 82.6
+    assert Cell("cifar100", 0.0, "fedprox", "dufl").printed == 59.2
+    assert Cell("digits", 0.0, "fedprox", "dufl").printed is None
+
+
+def test_cells_are_chosen_by_any_of_their_names() -> None:
+    assert len(table.cells(PAPER)) == 90
+    assert len(table.cells(PAPER, ["mnist", "fmnist"])) == 36
+    assert table.cells(PAPER, ["svhn", "0", "feddyn", "dufl"]) == [Cell("svhn", 0.0, "feddyn", "dufl")]
+    with pytest.raises(InputError, match="unknown key 'cifar' in --only: did you mean 'cifar10'"):
+        table.cells(PAPER, ["cifar"])
+
+
+def test_the_quick_table_takes_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUFL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert {cell.dataset for cell in table.cells(QUICK)} == {"digits"}
+    assert {cell.dataset for cell in table.cells(PAPER)} == set(PAPER.datasets)
+
+
+def test_the_table_keeps_the_cells_of_earlier_calls(tmp_path: Path) -> None:
+    reproduce(["table"], TINY, tmp_path, SMALL, ["fedavg", "1.25"])
+    changed = (*SMALL, "training.batch_size=32")
+    found = reproduce(["table"], TINY, tmp_path, changed, ["fedprox", "1.25", "dufl"])["table"]
+    rows = table.read_rows(tmp_path / "table.csv")
+    assert [str(table.cell_of(row)) for row in rows] == [
+        "digits-1.25-fedavg-static",
+        "digits-1.25-fedavg-dufl",
+        "digits-1.25-fedprox-dufl",
+    ]
+    assert [row["changes"] for row in rows] == [*[" ".join(SMALL)] * 2, " ".join(changed)]
+    assert found["run"]["only"] == ["fedprox", "1.25", "dufl"]
+    assert len(found["claims"]) == 1  # of σ = 0 and the paper's numbers nothing can be said
+    written = write_page({"table": found}, tmp_path, tmp_path / "page.md")[0].read_text()
+    assert "**not the paper's setting:** `game.num_rounds=6`, `clients.count=15`" in written
+    assert "| 1.25 | " in written
+    assert "| 0.75 | " not in written
+    with pytest.raises(InputError, match=r"training.batch_size was 64, is 32"):
+        reproduce(["table"], TINY, tmp_path, changed, ["fedavg", "1.25"])
+
+
+def test_numbers_at_another_setting_are_not_held_against_the_paper() -> None:
+    row = {"dataset": "svhn", "time_sensitivity": 1.25, "algorithm": "fedavg", "policy": "dufl"}
+    row |= {"accuracy": 50.0, "difference": -41.3, "fingerprint": "x"}
+    assert table.judge([row | {"changes": "game.num_rounds=30"}]) == []
+    assert [claim.holds for claim in table.judge([row | {"changes": ""}])] == [False]
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("dataset,policy\ndigits,dufl\n")
+    with pytest.raises(InputError, match=r"table.csv must be what a reproduction wrote"):
+        reproduce(["table"], TINY, tmp_path, SMALL, ["fedavg", "1.25"])
+
+
+def test_both_leaders_are_trained_for_the_same_money(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def begin(_: str) -> Advance:
+        return lambda share, now="": told.append(now)
+
+    changes = ("game.num_rounds=12", "clients.initial_volume=100")
+    found = reproduce(["leaders"], TINY, tmp_path, changes, begin=begin)["leaders"]
+    with (tmp_path / "leaders.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 8
+    for sigma in ("1.25", "0.75"):
+        for payer in leaders.LEADERS:
+            two = [r for r in rows if (r["time_sensitivity"], r["payment_of"]) == (sigma, payer)]
+            assert float(two[0]["payment"]) == pytest.approx(float(two[1]["payment"]))
+            assert two[0]["conservation_rate"] != two[1]["conservation_rate"]
+    cheaper = [claim for claim in found["claims"] if "pays less and costs less" in claim["statement"]]
+    assert [claim["holds"] for claim in cheaper] == [True, True]
+    assert told[-1] == "0.75-anticipating-pays-anticipating-0 (8 of 8), round 12 of 12"
+
+
+def test_the_claims_of_the_leaders_can_fail() -> None:
+    rows = [
+        {"time_sensitivity": sigma, "leader": leader, "payment_of": payer, "conservation_rate": 0.5}
+        | {"total_payment": 1.0, "server_cost": 1.0, "accuracy": 90.0 if leader == "algorithm1" else 80.0}
+        for sigma in leaders.SIGMAS
+        for leader in leaders.LEADERS
+        for payer in leaders.LEADERS
+    ]
+    assert not any(claim.holds for claim in leaders.judge(rows))
+
+
+def test_experiments_explain_what_differs(games: tuple[Path, dict[str, Any]]) -> None:
+    _, found = games
+    (early,) = found["updates"]["notes"]
+    assert "From 10 samples on downwards it is so in the first round." in early
+    low, high = (sensitivity.threshold(0, "algorithm1", 5, sampling_noise=noise) for noise in (1.0, 4.0))
+    assert low < high
+    assert "by ψ" in found["sensitivity"]["notes"][0]
+    assert not found["clients"]["notes"]
+
+
+def test_wrong_changes_are_met_before_anything_is_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_rounds must be >= 2, got 0"):
+        reproduce(["convergence"], TINY, tmp_path / "out", ["game.num_rounds=0"])
+    with pytest.raises(InputError, match="in --only"):
+        reproduce(["convergence"], TINY, tmp_path / "out", only=["nothing"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_choosing_items() -> None:

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dufl.reproduce.item import Advance
 
 File = Annotated[
     Path | None,
@@ -28,21 +31,35 @@ Out = Annotated[
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str], Callable[[float], None]]]:
-    """Begin named tasks on one bar: `advance = begin("searching")`, then `advance(0.5)`.
+def progress_bar() -> Iterator[Callable[[str], "Advance"]]:
+    """Begin named tasks, a bar each: `advance = begin("searching")`, then `advance(0.5)`.
 
-    It is drawn on stderr, only on a terminal, and leaves nothing behind.
+    Time gone and time left are shown, and what is at work if `advance` is told. It is drawn on stderr, only
+    on a terminal, and leaves nothing behind.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=600,
+    ) as bar:
 
-        def begin(name: str) -> Callable[[float], None]:
-            task = bar.add_task(name, total=1.0)
-            return lambda share: bar.update(task, completed=share)
+        def begin(name: str) -> "Advance":
+            task = bar.add_task(name, total=1.0, now="")
+            return lambda share, now="": bar.update(task, completed=share, now=now)
 
         yield begin
 

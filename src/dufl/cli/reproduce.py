@@ -11,7 +11,17 @@ from dufl.errors import InputError
 What = Annotated[
     list[str] | None,
     typer.Argument(
-        help="convergence, clients, sensitivity, server, updates, table, or all.", show_default=False
+        help="convergence, clients, sensitivity, server, updates, table, leaders, or all.",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="NAME",
+        help="Cells of the table: a dataset, σ, algorithm or policy. Repeatable.",
+        show_default=False,
     ),
 ]
 ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
@@ -25,6 +35,7 @@ Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where data a
 def reproduce(
     what: What = None,
     scale: ScaleName = "quick",
+    only: Only = None,
     changes: Changes = None,
     out: Folder = Path("reproduction"),
     page: Page = None,
@@ -32,7 +43,8 @@ def reproduce(
 ) -> None:
     """Regenerate what the paper shows, and say which of its claims hold here.
 
-    A killed reproduction goes on where it was. --set changes the configuration of trained items.
+    A killed reproduction goes on where it was, and the table keeps the cells of earlier calls. --set changes
+    the configuration of trained items, and is written beside every number.
     """
     from dufl.experiment.files import check_directory, make_directory, to_json
     from dufl.reproduce.item import SCALES
@@ -44,7 +56,8 @@ def reproduce(
     names = chosen(what or [])
     check_directory(out)
     with progress_bar() as begin:
-        found = run_items(names, SCALES[scale], make_directory(out), tuple(changes or ()), begin)
+        place = make_directory(out)
+        found = run_items(names, SCALES[scale], place, changes or (), only or (), begin)
     shown = {name: found[name] for name in names}
     if page:
         from dufl.reproduce.page import write_page

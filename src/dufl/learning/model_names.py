@@ -2,7 +2,7 @@
 
 from dufl.learning.choices import check_choice
 
-KNOWN_MODELS = ("logistic", "cnn", "resnet18")
+KNOWN_MODELS = ("logistic", "cnn", "resnet18", "resnet18-coarse")
 
 
 def check_name(name: str) -> str:

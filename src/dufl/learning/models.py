@@ -6,6 +6,7 @@ buffers do not average. All take features in [0, 1] and give one logit a class.
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ def build(name: str, shape: tuple[int, ...], num_classes: int, seed: int = 0) ->
     """A model with its initial weights, tried on two samples.
 
     Args:
-        name: logistic, cnn, resnet18, or `package.module:Class`, which is called with the keywords `shape`
-            and `num_classes` as far as it takes them.
+        name: logistic, cnn, resnet18, resnet18-coarse, or `package.module:Class`, which is called with the
+            keywords `shape` and `num_classes` as far as it takes them.
         shape: of one sample.
         num_classes: how many logits.
         seed: decides the initial weights; torch's own generator goes on as if nothing had been drawn.
@@ -82,20 +83,22 @@ class ResNet18(nn.Sequential):
     """ResNet-18 for small pictures: a 3 by 3 stem and no max-pooling.
 
     GroupNorm, of two groups, stands where BatchNorm was; Reddi et al. 2021, Adaptive Federated Optimization,
-    make the same exchange.
+    make the same exchange. With `coarse` it has the stem of the original, which is made for large pictures:
+    of 32 by 32 pixels it leaves 8 by 8 for the blocks, and a sixteenth of the work.
     """
 
-    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
-        channels = _picture(shape, "resnet18")[0]
+    def __init__(self, shape: tuple[int, ...], num_classes: int, coarse: bool = False) -> None:
+        channels = _picture(shape, "resnet18-coarse" if coarse else "resnet18")[0]
         blocks, given = [], 64
         for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
             blocks += [Residual(given, width, stride), Residual(width, width, 1)]
             given = width
         super().__init__(
             Standardise(),
-            _conv(channels, 64, 3, 1),
+            _conv(channels, 64, 7, 2) if coarse else _conv(channels, 64, 3, 1),
             nn.GroupNorm(2, 64),
             nn.ReLU(),
+            *([nn.MaxPool2d(3, 2, 1)] if coarse else []),
             *blocks,
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
@@ -129,6 +132,7 @@ OURS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "logistic": Logistic,
     "cnn": LightCNN,
     "resnet18": ResNet18,
+    "resnet18-coarse": partial(ResNet18, coarse=True),
 }
 
 

@@ -37,7 +37,7 @@ class Training(Inputs):
         proximal_weight: μ of FedProx.
         dynamic_weight: α of FedDyn.
         policy: dufl (follow the plan), static (never update), or a user's own by import path.
-        model: logistic, cnn, resnet18, or a user's own `torch.nn.Module` by import path.
+        model: logistic, cnn, resnet18, resnet18-coarse, or a user's own `torch.nn.Module` by import path.
         epochs: of local training in a round.
         batch_size: samples a step; a buffer smaller than that is one batch.
         learning_rate: of local SGD.

@@ -74,5 +74,5 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         axes.set(title="Utility of a client, mean and range of the draws", xlabel="clients N", ylabel="U_k")
         axes.legend()
         written = [write_rows(out / "clients.csv", rows), *save(figure, out, "clients")]
-    settings = {"draws": scale.draws, "sizes": list(SIZES), "offer": "Algorithm 1's for 15 clients"}
+    settings = {"draws of costs": scale.draws, "N": list(SIZES), "offer": "Algorithm 1's for 15 clients"}
     return Item("clients", claims, settings, [path.name for path in written])

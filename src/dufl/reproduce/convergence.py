@@ -38,7 +38,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         for (kind, draw), trace in traces.items()
         for j in range(len(trace.payment))
     ]
-    settings = {"draws": scale.draws, "num_rounds": 100, "num_clients": 15, "time_sensitivity": 0.75}
+    settings = {"draws of costs": scale.draws, "rounds": 100, "clients": 15, "σ": 0.75}
     written = [write_rows(out / "convergence.csv", rows), *_draw(traces, out)]
     return Item("convergence", _claims(traces, plans, scale), settings, [path.name for path in written])
 
@@ -108,13 +108,28 @@ def _draw(traces: dict[tuple[str, int], Trace], out: Path) -> list[Path]:
             for j, volume in enumerate(trace.total_volume):
                 top.plot(volume, color=BLUE, alpha=float(shades[j]), linewidth=0.9)
             top.set(title=f"φ, {title}: later is darker", xlabel="round t", yscale="log")
+            draws = [trace for (name, _), trace in traces.items() if name == kind]
             iterations = np.arange(1, len(trace.payment) + 1)
-            (one,) = bottom.plot(iterations, trace.payment, color=ORANGE, label="R")
             other = bottom.twinx()
-            (two,) = other.plot(iterations, trace.conservation_rate, color=GREEN, linestyle="--", label="θ")
+            lines = []
+            for panel, what, colour, line, label in (
+                (bottom, "payment", ORANGE, "-", "R"),
+                (other, "conservation_rate", GREEN, "--", "θ"),
+            ):
+                curves = np.array([getattr(draw, what) for draw in draws])
+                lines += panel.plot(iterations, curves.mean(axis=0), line, color=colour, label=label)
+                low, high = curves.min(axis=0), curves.max(axis=0)
+                panel.fill_between(iterations, low, high, color=colour, alpha=0.2, lw=0)
+                if kind == "damped":
+                    found = np.array([getattr(t, what) for (k, _), t in traces.items() if k == "bayesian"])
+                    said = f"{label}, Bayesian search"
+                    lines += panel.plot(
+                        iterations, found.mean(axis=0), "x", color=colour, markersize=4, label=said
+                    )
             other.set(ylim=(0, 1), ylabel="θ")
             other.grid(visible=False)
             bottom.set(title=f"R and θ, {title}", xlabel="iteration", ylabel="R", ylim=(0, None))
-            bottom.axvline(settled(trace) + 1, color=GREY, linewidth=0.8, linestyle=":")
-            bottom.legend(handles=[one, two], loc="lower right")
+            latest = max(settled(draw) for draw in draws)
+            bottom.axvline(latest + 1, color=GREY, linewidth=0.8, linestyle=":")
+            bottom.legend(handles=lines, loc="lower right")
         return save(figure, out, "convergence")

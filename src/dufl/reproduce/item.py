@@ -2,16 +2,25 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dufl.experiment.files import write_text
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
 
-Advance = Callable[[float], None]
+
+class Advance(Protocol):
+    """Told how much of an item is done and, if it is long, what is at work."""
+
+    def __call__(self, share: float, now: str = "") -> None:
+        """Show it."""
+
+
+def unwatched(share: float, now: str = "") -> None:
+    """Nobody looks."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,12 @@ class Scale:
     Attributes:
         name: quick or paper.
         draws: how many draws of the clients' costs the items of the game are run for.
-        seeds: of training, in the table.
+        seeds: of training, for the runs of logistic regression; others are trained once.
         epochs: of local training; the paper has 20.
         datasets: of the table.
+        found: whether datasets of the table that are not on this machine are left out.
         pictures: the dataset of the figure on the server's strategy.
+        leaders: the dataset on which the two leaders are compared.
         steps: how often an interval is halved where a threshold is looked for.
     """
 
@@ -51,25 +62,55 @@ class Scale:
     seeds: int
     epochs: int
     datasets: tuple[str, ...]
+    found: bool
     pictures: str
+    leaders: str
     steps: int
 
 
-QUICK = Scale("quick", draws=2, seeds=1, epochs=20, datasets=("digits",), pictures="digits", steps=5)
+QUICK = Scale(
+    "quick",
+    draws=2,
+    seeds=1,
+    epochs=20,
+    datasets=("digits", "mnist", "fmnist"),
+    found=True,
+    pictures="digits",
+    leaders="digits",
+    steps=5,
+)
 PAPER = Scale(
-    "paper", draws=5, seeds=2, epochs=20, datasets=("mnist", "fmnist"), pictures="cifar10", steps=10
+    "paper",
+    draws=5,
+    seeds=2,
+    epochs=20,
+    datasets=("mnist", "fmnist", "svhn", "cifar10", "cifar100"),
+    found=False,
+    pictures="cifar10",
+    leaders="fmnist",
+    steps=10,
 )
 SCALES = {scale.name: scale for scale in (QUICK, PAPER)}
 
 
 @dataclass(frozen=True)
 class Item:
-    """What came of an item."""
+    """What came of an item.
+
+    Attributes:
+        name: of the item.
+        claims: of the paper, checked.
+        settings: with which it was run, in words that people read.
+        files: that were written.
+        notes: what experiments on a difference from the paper found, a sentence or two each.
+        seconds: of training, also in earlier calls; 0 if nothing is trained.
+    """
 
     name: str
     claims: list[Claim]
     settings: dict[str, Any]
     files: list[str]
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dufl.errors import InputError
+from dufl.experiment.config import load
 from dufl.experiment.files import to_json, write_text
 from dufl.inputs import unknown_key
-from dufl.reproduce import clients, convergence, sensitivity, server, table, updates
-from dufl.reproduce.item import Advance, Item, Scale
+from dufl.reproduce import clients, convergence, leaders, sensitivity, server, table, updates
+from dufl.reproduce.item import Advance, Item, Scale, unwatched
 
 ITEMS: dict[str, Callable[..., Item]] = {
     "convergence": convergence.reproduce,
@@ -19,8 +20,9 @@ ITEMS: dict[str, Callable[..., Item]] = {
     "server": server.reproduce,
     "updates": updates.reproduce,
     "table": table.reproduce,
+    "leaders": leaders.reproduce,
 }
-TRAINED = {"server", "table"}  # items that take changes of the configuration
+TRAINED = {"server", "table", "leaders"}  # items that take changes of the configuration
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -35,20 +37,35 @@ def reproduce(
     names: Sequence[str],
     scale: Scale,
     out: Path,
-    changes: tuple[str, ...] = (),
-    begin: Callable[[str], Advance] = lambda _: lambda _: None,
+    changes: Sequence[str] = (),
+    only: Sequence[str] = (),
+    begin: Callable[[str], Advance] = lambda _: unwatched,
 ) -> dict[str, dict[str, Any]]:
-    """Run items and write reproduction.json after each; what is there of the same scale is kept."""
+    """Run items and write reproduction.json after each; what is there and was run likewise is kept.
+
+    Args:
+        names: of items; none is all.
+        scale: how large.
+        out: where everything goes.
+        changes: `section.key=value`, of the configuration of trained items.
+        only: which cells of the table; see `table.cells`.
+        begin: called with the name of an item, for a function that is told how far it has come.
+    """
+    table.cells(scale, only)  # a wrong name is met before hours of work
+    load(None, changes)
     path = out / "reproduction.json"
     done = _read(path)
-    key = {"scale": scale.name, "changes": list(changes)}
     for name in chosen(names):
+        told: dict[str, Sequence[str]] = {"changes": changes} if name in TRAINED else {}
+        if name == "table":
+            told["only"] = only
+        key = {"scale": scale.name} | {option: list(values) for option, values in told.items()}
         if done.get(name, {}).get("run") == key:
             continue
         began, advance = time.perf_counter(), begin(name)
-        more = (changes,) if name in TRAINED else ()
-        item = ITEMS[name](scale, out, advance, *more)
-        done[name] = item.to_dict() | {"run": key, "seconds": time.perf_counter() - began}
+        item = ITEMS[name](scale, out, advance, **told)
+        took = item.seconds or time.perf_counter() - began
+        done[name] = item.to_dict() | {"run": key, "seconds": took}
         write_text(path, to_json(done))
     return {name: done[name] for name in ITEMS if name in done}
 

@@ -1,13 +1,12 @@
 """The reproduction as a page for the documentation, made from its own output and nothing else."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from dufl.experiment.files import write_text
-from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS
+from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS, Cell, cell_of, read_rows
 
 WIDTH = 1000  # pixels of a figure on the page
 TITLES = {
@@ -17,7 +16,9 @@ TITLES = {
     "server": "The server's strategy, trained",
     "updates": "Collection, volume and staleness",
     "table": "Accuracy, static and with data update",
+    "leaders": "Algorithm 1 and the anticipating leader, trained",
 }
+NAMES = {"fedavg": "FedAvg", "fedprox": "FedProx", "feddyn": "FedDyn"}
 INTRODUCTION = """\
 # The paper, reproduced
 
@@ -70,44 +71,69 @@ def _section(name: str, item: dict[str, Any], out: Path) -> str:
         f"| {claim['statement']} | {'yes' if claim['holds'] else '**no**'} | {claim['measured']} |"
         for claim in item["claims"]
     )
-    told = ", ".join(f"{key} {_plain(value)}" for key, value in item["settings"].items())
-    more = f"\n{_cells(out / 'table.csv')}\n" if name == "table" else ""
+    told = "; ".join(f"{key}: {_plain(value)}" for key, value in item["settings"].items())
+    changes = item["run"].get("changes") or []
+    if name == "table":
+        more = f"\n{_tables(read_rows(out / 'table.csv'))}\n"
+    else:
+        more = f"\nChanged from the paper's setting: {_code(changes)}.\n" if changes else ""
+    notes = "".join(f"\n{note}\n" for note in item["notes"])
     return f"""## {TITLES[name]}
 
-Scale {item["run"]["scale"]}, {item["seconds"]:,.0f} s. {told}.
+{told[0].upper()}{told[1:]}. Took {_duration(item["seconds"])}.
 
 | claim | holds | measured |
 | --- | --- | --- |
 {claims}
-{more}
+{more}{notes}
 ![{TITLES[name]}](assets/reproduction-{name}.png)
 """
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.5g}"
     if isinstance(value, list):
-        return "[" + ", ".join(_plain(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+        return ", ".join(_plain(item) for item in value)
     return str(value)
 
 
-def _cells(path: Path) -> str:
-    """Our number, the paper's, and the difference, for every cell."""
-    with path.open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    by = {(r["dataset"], float(r["time_sensitivity"]), r["algorithm"], r["policy"]): r for r in rows}
-    head = " | ".join(f"{a}, {p}" for a in ALGORITHMS for p in POLICIES)
-    lines = [f"| dataset | σ | {head} |", "| --- | --- |" + " --- |" * (len(ALGORITHMS) * len(POLICIES))]
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        for sigma in SIGMAS:
-            cells = (by[dataset, sigma, a, p] for a in ALGORITHMS for p in POLICIES)
-            lines.append(f"| {dataset} | {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
-    return "\n".join(lines)
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _cell(row: dict[str, str]) -> str:
-    ours = f"{float(row['accuracy']):.1f}"
-    return ours if not row["paper"] else f"{ours} ({row['paper']}; {float(row['difference']):+.1f})"
+def _code(changes: list[str]) -> str:
+    return ", ".join(f"`{change}`" for change in changes)
+
+
+def _tables(rows: list[dict[str, Any]]) -> str:
+    """Our number, the paper's, and the difference, for every cell that was run; a table for every dataset."""
+    return "\n\n".join(
+        _table(dataset, [row for row in rows if row["dataset"] == dataset])
+        for dataset in dict.fromkeys(row["dataset"] for row in rows)
+    )
+
+
+def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
+    by = {cell_of(row): row for row in rows}
+    settings = dict.fromkeys((row["model"], row["changes"], row["seeds"]) for row in rows)
+    told = "; ".join(
+        f"{model}, {seeds} {'seed' if seeds == 1 else 'seeds'}, "
+        + (f"**not the paper's setting:** {_code(changes.split())}" if changes else "the paper's setting")
+        for model, changes, seeds in settings
+    )
+    took = _duration(sum(row["seconds"] for row in rows))
+    head = " | ".join(f"{NAMES[algorithm]}, {policy}" for algorithm in ALGORITHMS for policy in POLICIES)
+    lines = [f"| σ | {head} |", "| --- |" + " --- |" * (len(ALGORITHMS) * len(POLICIES))]
+    for sigma in SIGMAS:
+        cells = [by.get(Cell(dataset, sigma, a, p)) for a in ALGORITHMS for p in POLICIES]
+        if any(cells):
+            lines.append(f"| {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
+    return f"**{dataset}** ({told}; {took})\n\n" + "\n".join(lines)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    ours = f"{row['accuracy']:.1f}"
+    return ours if row["paper"] is None else f"{ours} ({row['paper']:.1f}; {row['difference']:+.1f})"

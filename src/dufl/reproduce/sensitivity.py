@@ -1,5 +1,6 @@
 """Figure 3: how the server's (R, θ) moves with the time sensitivity σ, and where updating begins."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +51,54 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     claims = [claim for leader in LEADERS for claim in _claims(leader, curves[leader], thresholds[leader])]
     written = [write_rows(out / "sensitivity.csv", rows), *_draw(curves, thresholds, out)]
     settings = {
-        "draws": scale.draws,
-        "time_sensitivity": list(SIGMAS),
-        "thresholds": thresholds,
-        "threshold_within": 1.25 / 2**scale.steps,
+        "draws of costs": scale.draws,
+        "rounds": 100,
+        "clients": 15,
+        "σ": list(SIGMAS),
+        "thresholds known within": 1.25 / 2**scale.steps,
     }
-    return Item("sensitivity", claims, settings, [path.name for path in written])
+    notes = [noise_note(scale.steps), weight_note(scale.steps)]
+    return Item("sensitivity", claims, settings, [path.name for path in written], notes)
 
 
-def plan_of(draw: int, sigma: float, leader: str) -> Plan:
+def noise_note(steps: int) -> str:
+    """An experiment on the threshold: whether some ψ, which the paper does not give, explains it."""
+    tried = _tried("sampling_noise", (0.5, 1.0, 2.0, 5.0), steps)
+    return (
+        "Would another ψ move the threshold to the paper's 0.41? Threshold of Algorithm 1, and its (R, θ) at "
+        f"σ = 0.75, by ψ: {tried}. The paper's (R, θ) is (63.18, 0.52)."
+    )
+
+
+def weight_note(steps: int) -> str:
+    """The same with γ, in case it is not the 10⁻⁴ that the paper gives."""
+    tried = _tried("payment_weight", (1e-4, 5e-4), steps)
+    return f"And another γ? By γ: {tried}."
+
+
+def _tried(name: str, values: Sequence[float], steps: int) -> str:
+    said = []
+    for value in values:
+        at = threshold(0, "algorithm1", steps, **{name: value})
+        plan = plan_of(0, 0.75, "algorithm1", **{name: value})
+        said.append(f"{value:g}: {at:.2f}, ({plan.payment:.1f}, {plan.conservation_rate:.2f})")
+    return "; ".join(said)
+
+
+def plan_of(draw: int, sigma: float, leader: str, **others: float) -> Plan:
     """The plan of a leader; Algorithm 1 with the damped update, which comes to rest."""
-    game = game_of(draw, time_sensitivity=sigma)
+    game = game_of(draw, time_sensitivity=sigma, **others)
     if leader == "anticipating":
         return solve(game)
     return solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
 
 
-def threshold(draw: int, leader: str, steps: int) -> float:
+def threshold(draw: int, leader: str, steps: int, **others: float) -> float:
     """The σ below which a leader pays nothing, by bisection of [0, 1.25]."""
     low, high = 0.0, 1.25
     for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (low, middle) if plan_of(draw, middle, leader).payment > 0 else (middle, high)
+        low, high = (low, middle) if plan_of(draw, middle, leader, **others).payment > 0 else (middle, high)
     return (low + high) / 2
 
 

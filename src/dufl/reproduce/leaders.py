@@ -1,0 +1,160 @@
+"""Both leaders, trained: what each pays, and how accurate the model is, also for the same money."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.experiment.config import Config, load
+from dufl.experiment.train import Run
+from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
+from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
+from dufl.reproduce.training import ALGORITHM1, on, seconds_of, train_all
+
+SIGMAS = (1.25, 0.75)
+LEADERS = {"algorithm1": ALGORITHM1, "anticipating": ("leader.method=anticipating",)}
+LITTLE = 2.0  # points of accuracy
+EQUAL = 0.5
+
+
+def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = ()) -> Item:
+    """Train with the plan of each leader, and with that of each if it must pay what the other pays."""
+    told = {
+        (sigma, leader, payer, seed): [
+            *on(scale.leaders, scale.epochs),
+            f"game.time_sensitivity={sigma}",
+            *LEADERS[leader],
+            f"training.seed={seed}",
+            *changes,
+        ]
+        for sigma in SIGMAS
+        for leader in LEADERS
+        for payer in LEADERS
+        for seed in range(scale.seeds)
+    }
+    payments = {
+        (sigma, leader): load(None, told[sigma, leader, leader, 0]).solve().payment
+        for sigma in SIGMAS
+        for leader in LEADERS
+    }
+    configs: dict[str, Config] = {}
+    for (sigma, leader, payer, seed), how in told.items():
+        payment = payments[sigma, payer]
+        pinned = [] if leader == payer else [f"game.payment_range=[{payment!r},{payment!r}]"]
+        configs[_name(sigma, leader, payer, seed)] = load(None, [*how, *pinned])
+    runs = train_all(configs, out / "leaders", advance)
+    rows = [
+        _row(sigma, leader, payer, [runs[_name(sigma, leader, payer, s)] for s in range(scale.seeds)])
+        for sigma in SIGMAS
+        for leader in LEADERS
+        for payer in LEADERS
+    ]
+    first = next(iter(configs.values()))
+    settings = {
+        "dataset": first.data.dataset,
+        "algorithm": first.training.algorithm,
+        "seeds": scale.seeds,
+        "rounds": first.game.num_rounds,
+        "epochs": first.training.epochs,
+    }
+    written = [write_rows(out / "leaders.csv", rows), *_draw(rows, out)]
+    seconds = seconds_of(runs.values())
+    return Item("leaders", judge(rows), settings, [path.name for path in written], seconds=seconds)
+
+
+def _name(sigma: float, leader: str, payer: str, seed: int) -> str:
+    return f"{sigma:g}-{leader}-pays-{payer}-{seed}"
+
+
+def _row(sigma: float, leader: str, payer: str, runs: list[Run]) -> dict[str, Any]:
+    summaries = [run.summary() for run in runs]
+    accuracies = [100 * run.accuracy for run in runs]
+    plan = runs[0].config.solve()
+    return {
+        "time_sensitivity": sigma,
+        "leader": leader,
+        "payment_of": payer,
+        "payment": plan.payment,
+        "conservation_rate": plan.conservation_rate,
+        "total_payment": float(np.mean([summary["total_payment"] for summary in summaries])),
+        "server_cost": float(np.mean([summary["server_cost"] for summary in summaries])),
+        "accuracy": float(np.mean(accuracies)),
+        "lowest": min(accuracies),
+        "highest": max(accuracies),
+    }
+
+
+def judge(rows: list[dict[str, Any]]) -> list[Claim]:
+    """What anticipating is worth; none of this is in the paper."""
+    by = {(r["time_sensitivity"], r["leader"], r["payment_of"]): r for r in rows}
+    claims = []
+    for sigma in SIGMAS:
+        old, new = by[sigma, "algorithm1", "algorithm1"], by[sigma, "anticipating", "anticipating"]
+        saved = 1 - new["total_payment"] / (old["total_payment"] or np.inf)
+        lost = old["accuracy"] - new["accuracy"]
+        claims += [
+            Claim(
+                f"σ = {sigma}: anticipating pays less and costs less",
+                saved > 0 and new["server_cost"] < old["server_cost"],
+                f"{100 * saved:.0f} % less payment; cost {new['server_cost']:.3f}, not "
+                f"{old['server_cost']:.3f}",
+            ),
+            Claim(
+                f"σ = {sigma}: that takes at most {LITTLE:g} points of accuracy",
+                lost <= LITTLE,
+                f"{new['accuracy']:.1f} %, not {old['accuracy']:.1f} %: {lost:.1f} points",
+            ),
+        ]
+        for payer, said in (("algorithm1", "Algorithm 1"), ("anticipating", "the anticipating leader")):
+            one, two = by[sigma, "algorithm1", payer], by[sigma, "anticipating", payer]
+            gain = two["accuracy"] - one["accuracy"]
+            claims.append(
+                Claim(
+                    f"σ = {sigma}: for the money of {said}, anticipating is no less accurate, "
+                    f"within {EQUAL} points",
+                    gain >= -EQUAL,
+                    f"{two['accuracy']:.1f} % at θ = {two['conservation_rate']:.2f}, Algorithm 1 "
+                    f"{one['accuracy']:.1f} % at θ = {one['conservation_rate']:.2f}; paid "
+                    f"{two['total_payment']:,.0f} and {one['total_payment']:,.0f}",
+                )
+            )
+    return claims
+
+
+def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
+    with style():
+        figure, panels = new_figure(9.0, 3.7, ncols=2)
+        for axes, sigma in zip(panels, SIGMAS, strict=True):
+            for leader, colour in zip(LEADERS, (ORANGE, BLUE), strict=True):
+                mine = [r for r in rows if (r["time_sensitivity"], r["leader"]) == (sigma, leader)]
+                mine.sort(key=lambda row: row["total_payment"])
+                paid, mean = ([row[key] for row in mine] for key in ("total_payment", "accuracy"))
+                spread = [
+                    [r["accuracy"] - r["lowest"] for r in mine],
+                    [r["highest"] - r["accuracy"] for r in mine],
+                ]
+                axes.errorbar(paid, mean, spread, fmt="--", color=colour, linewidth=1, capsize=3)
+                for row in mine:
+                    own = row["payment_of"] == leader
+                    axes.plot(
+                        row["total_payment"],
+                        row["accuracy"],
+                        "o" if own else "s",
+                        color=colour,
+                        markerfacecolor=colour if own else "white",
+                        label=leader + (", its own payment" if own else ", the other's payment"),
+                    )
+                    axes.annotate(
+                        f"θ = {row['conservation_rate']:.2f}",
+                        (row["total_payment"], row["accuracy"]),
+                        (0, 7 if leader == "anticipating" else -13),
+                        textcoords="offset points",
+                        ha="center",
+                        fontsize=7,
+                        color=colour,
+                    )
+            axes.set(title=f"Accuracy in %, σ = {sigma:g}", xlabel="paid in all rounds")
+            axes.margins(0.12, 0.25)
+        panels[1].legend(loc="lower right", fontsize=7)
+        return save(figure, out, "leaders")
