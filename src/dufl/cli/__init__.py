@@ -8,6 +8,7 @@ from dufl.cli.certify import certify
 from dufl.cli.compare import compare
 from dufl.cli.data import app as data
 from dufl.cli.init import init
+from dufl.cli.ledger import ledger
 from dufl.cli.plan import plan
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, train, compare, reproduce, init, sweep, certify):
+for command in (plan, train, compare, reproduce, init, sweep, certify, ledger):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.buffer import Discard, Held, Rule, check_fits, check_step, checked_ages
+from dufl.data.database import Kind, transaction
 from dufl.data.samples import Samples
 from dufl.errors import BufferFileError, InputError
 
 APPLICATION = 0x4455464C  # "DUFL", in the header of the file
-VERSION = 1
+KIND = Kind("buffer file", APPLICATION, version=1, error=BufferFileError)
 _SCHEMA = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
     "CREATE TABLE samples (id INTEGER PRIMARY KEY, born INTEGER, label INTEGER, checksum INTEGER)",
@@ -61,8 +62,6 @@ class DurableBuffer:
         where = Path(path)
         if where.exists():
             raise BufferFileError(f"{where} must not exist yet: open it, or choose another name")
-        if not where.parent.is_dir():
-            raise BufferFileError(f"{where} must be in a folder that exists, got {where.parent}")
         ages = checked_ages(initial, initial_age)
         check_fits(len(initial), capacity)
         about = {
@@ -76,28 +75,22 @@ class DurableBuffer:
             "seed": seed,
             "client": client,
         }
-        temporary = where.with_name(f".{where.name}.new")
-        temporary.unlink(missing_ok=True)
-        connection = _connect(temporary)
-        with _transaction(connection):
-            for statement in (
-                *_SCHEMA,
-                f"PRAGMA application_id={APPLICATION}",
-                f"PRAGMA user_version={VERSION}",
-            ):
+
+        def fill(connection: sqlite3.Connection) -> None:
+            for statement in _SCHEMA:
                 connection.execute(statement)
             _write_about(connection, about)
             _insert(connection, initial, 0, 1 - ages)
-        connection.close()  # folds the log into the file, which is whole before it takes its name
-        temporary.replace(where)
+
+        KIND.make(where, fill)
         return cls.open(where)
 
     @classmethod
     def open(cls, path: str | Path) -> "DurableBuffer":
         """Open a file that `create` made."""
         where = Path(path)
-        _check_header(where)
-        connection = _connect(where)
+        KIND.check_header(where)
+        connection = KIND.connect(where)
         try:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
@@ -150,7 +143,7 @@ class DurableBuffer:
             now, first = about["round"], about["next"]
             gone = [(int(i),) for i in ids[self._rule.discarded(born, keep, now)]]
             after = {"round": now + 1, "next": first + len(fresh), "size": keep + len(fresh)}
-            with _transaction(self._connection):
+            with transaction(self._connection):
                 self._connection.executemany("DELETE FROM samples WHERE id = ?", gone)
                 self._connection.executemany("DELETE FROM features WHERE id = ?", gone)
                 _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
@@ -209,46 +202,3 @@ def _read_about(connection: sqlite3.Connection) -> dict[str, Any]:
 def _write_about(connection: sqlite3.Connection, about: dict[str, Any]) -> None:
     signed = about | {"checksum": _checksum(b"", sorted(about.items()))}
     connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", signed.items())
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """A connection that holds the file alone; each step is durable once it returns."""
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-            connection.execute(f"PRAGMA {setting}")
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-    except sqlite3.Error as fault:
-        connection.close()
-        if "locked" in str(fault):
-            raise BufferFileError(f"{path} must be free, but another process has it open") from None
-        raise BufferFileError(f"{path} must be a usable buffer file: {fault}") from None
-    return connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:  # something failed, the commit perhaps
-            connection.execute("ROLLBACK")
-
-
-def _check_header(path: Path) -> None:
-    """Look at the first bytes, without SQLite: a foreign file is not touched."""
-    try:
-        with path.open("rb") as stream:
-            header = stream.read(100)
-    except OSError as fault:
-        raise BufferFileError(f"{path} must be a readable buffer file: {fault}") from None
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise BufferFileError(f"{path} must be a buffer file, got something else")
-    if int.from_bytes(header[68:72], "big") != APPLICATION:
-        raise BufferFileError(f"{path} must be a buffer file of DUFL, got another program's database")
-    version = int.from_bytes(header[60:64], "big")
-    if version != VERSION:
-        raise BufferFileError(f"{path} must be of version {VERSION}, got {version}")

@@ -1,0 +1,41 @@
+"""`dufl ledger`: what every client is owed, and why."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dufl.cli.common import Json
+
+Spreadsheet = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Write every entry there.", show_default=False),
+]
+
+
+def ledger(
+    file: Annotated[Path, typer.Argument(help="The ledger of a run, a SQLite file.")],
+    csv: Spreadsheet = None,
+    json: Json = False,
+) -> None:
+    """Show what every client is owed, and who was not paid for which round and why."""
+    from dufl.errors import InputError
+    from dufl.experiment.files import to_json, write_text
+    from dufl.flower.ledger import Ledger
+    from dufl.flower.ledger_table import ledger_csv, ledger_summary, ledger_table
+
+    if not file.exists():
+        raise InputError.of("FILE", "a ledger that exists", file)
+    with Ledger(file) as book:
+        book.check()
+        entries = book.entries()
+    if csv:
+        write_text(csv, ledger_csv(entries))
+    if json:
+        typer.echo(to_json(ledger_summary(entries)), nl=False)
+        return
+    from rich.console import Console
+
+    Console(width=None if Console().is_terminal else 100).print(ledger_table(ledger_summary(entries)))
+    if csv:
+        typer.echo(f"written: {csv}")

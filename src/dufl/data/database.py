@@ -1,0 +1,85 @@
+"""SQLite files that outlive a kill: opened with care, written in transactions, never touched if foreign."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dufl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        what: it is called in messages.
+        application: four bytes in the header of the file, by which it is known.
+        version: of its tables.
+        error: what is raised if it cannot be used.
+        alone: whether one process at a time may have it open, or others may read meanwhile.
+    """
+
+    what: str
+    application: int
+    version: int
+    error: type[InputError] = InputError
+    alone: bool = True
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        """A connection; each transaction is durable once it returns."""
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        mode = "EXCLUSIVE" if self.alone else "NORMAL"
+        try:
+            for setting in (f"locking_mode={mode}", "journal_mode=WAL", "synchronous=FULL"):
+                connection.execute(f"PRAGMA {setting}")
+            connection.execute(f"BEGIN {'EXCLUSIVE' if self.alone else 'DEFERRED'}")
+            connection.execute("COMMIT")
+        except sqlite3.Error as fault:
+            connection.close()
+            if "locked" in str(fault):
+                raise self.error(f"{path} must be free, but another process has it open") from None
+            raise self.error(f"{path} must be a usable {self.what}: {fault}") from None
+        return connection
+
+    def make(self, path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
+        """Make a file that is whole, and says what it is, before it takes its name."""
+        if not path.parent.is_dir():
+            raise self.error(f"{path} must be in a folder that exists, got {path.parent}")
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.unlink(missing_ok=True)
+        connection = self.connect(temporary)
+        with transaction(connection):
+            fill(connection)
+            connection.execute(f"PRAGMA application_id={self.application}")
+            connection.execute(f"PRAGMA user_version={self.version}")
+        connection.close()  # folds the log into the file
+        temporary.replace(path)
+
+    def check_header(self, path: Path) -> None:
+        """Look at the first bytes, without SQLite: a foreign file is not touched."""
+        try:
+            with path.open("rb") as stream:
+                header = stream.read(100)
+        except OSError as fault:
+            raise self.error(f"{path} must be a readable {self.what}: {fault}") from None
+        if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+            raise self.error(f"{path} must be a {self.what}, got something else")
+        if int.from_bytes(header[68:72], "big") != self.application:
+            raise self.error(f"{path} must be a {self.what} of DUFL, got another program's database")
+        version = int.from_bytes(header[60:64], "big")
+        if version != self.version:
+            raise self.error(f"{path} must be of version {self.version}, got {version}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # something failed, the commit perhaps
+            connection.execute("ROLLBACK")

@@ -1,0 +1,154 @@
+"""The ledger: no money is made or lost, nobody is paid twice or too much, and a kill leaves whole rounds."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dufl.errors import InputError
+from dufl.flower.ledger import Claim, Ledger, cents, shared
+
+volumes = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
+
+
+@given(volumes, st.floats(0, 1e6))
+def test_shares_add_up_to_the_cent(held: list[int], payment: float) -> None:
+    entries = shared(3, payment, [Claim(k, volume, volume) for k, volume in enumerate(held)])
+    paid = sum(entry.cents for entry in entries)
+    assert paid == (cents(payment) if any(held) else 0)
+    for entry, volume in zip(entries, held, strict=True):
+        fair = cents(payment) * volume / max(sum(held), 1)
+        assert fair - 1 < entry.cents < fair + 1
+
+
+def test_who_claims_more_than_agreed_gets_nothing() -> None:
+    claims = [
+        Claim(0, 100, 100),
+        Claim(1, 100, 101),
+        Claim(2, 100, 50),
+        Claim(3, 100, 100, "infinite weights"),
+    ]
+    entries = shared(0, 30.0, claims)
+    assert [entry.cents for entry in entries] == [2000, 0, 1000, 0]
+    assert [entry.reason for entry in entries] == [
+        "",
+        "claims 101 samples, agreed to 100",
+        "",
+        "infinite weights",
+    ]
+
+
+def test_nobody_to_pay() -> None:
+    assert [entry.cents for entry in shared(0, 30.0, [Claim(0, 10, 11)])] == [0]
+    assert shared(0, 30.0, []) == []
+
+
+def test_a_round_is_paid_once(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        first = ledger.pay(0, 63.18, [Claim(0, 10, 10), Claim(1, 20, 20)])
+        assert ledger.pay(0, 500.0, [Claim(0, 10, 10)]) == first
+        ledger.pay(1, 63.18, [Claim(0, 10, 10)])
+    with Ledger(tmp_path / "ledger.sqlite") as again:
+        assert again.rounds() == {0: 6318, 1: 6318}
+        assert [entry.cents for entry in again.entries()] == [2106, 4212, 6318]
+        again.check()
+
+
+def test_a_client_is_there_once() -> None:
+    with pytest.raises(InputError, match=r"the clients of a round must be each there once, got \[0, 0\]"):
+        shared(0, 1.0, [Claim(0, 1, 1), Claim(0, 1, 1)])
+
+
+KILLED = """
+import sys
+from dufl.flower.ledger import Claim, Ledger
+ledger = Ledger(sys.argv[1])
+print("open", flush=True)
+for round in range(10**6):
+    ledger.pay(round, 63.18, [Claim(k, 10, 10) for k in range(15)])
+    print(round, flush=True)
+"""
+
+
+def test_a_kill_leaves_whole_rounds(tmp_path: Path) -> None:
+    path, done = tmp_path / "ledger.sqlite", 0
+    for wanted in (3, 5, 9):
+        command = [sys.executable, "-c", KILLED, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip().isdigit() and int(line) >= wanted:
+                    break
+            process.kill()
+        with Ledger(path) as ledger:
+            rounds = ledger.rounds()
+            assert list(rounds) == list(range(len(rounds)))
+            assert len(rounds) > max(wanted, done)
+            assert set(rounds.values()) == {6318}
+            ledger.check()
+            done = len(rounds)
+
+
+def test_it_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as writer, Ledger(tmp_path / "ledger.sqlite") as reader:
+        writer.pay(0, 1.0, [Claim(0, 1, 1)])
+        assert reader.rounds() == {0: 100}
+
+
+def test_shares_that_were_tampered_with_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        ledger.pay(0, 1.0, [Claim(0, 1, 1)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE entries SET cents = 200")
+    with Ledger(path) as ledger, pytest.raises(InputError, match="round 0 must be 100 cents, got 200"):
+        ledger.check()
+
+
+@pytest.mark.parametrize("content", [b"", b"round,client\n", b"SQLite format 3\0" + b"\0" * 200])
+def test_other_files_are_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="must be a ledger"):
+        Ledger(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must be in a folder that exists"):
+        Ledger(tmp_path / "nowhere" / "ledger.sqlite")
+
+
+def test_the_command_shows_who_is_owed_what(tmp_path: Path, dufl_command: Any) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        ledger.pay(0, 63.18, [Claim(0, 10, 10), Claim(1, 20, 20)])
+        ledger.pay(1, 63.18, [Claim(0, 10, 10), Claim(1, 20, 21)])
+    code, out, err = dufl_command("ledger", str(path), "--csv", str(tmp_path / "entries.csv"))
+    assert (code, err) == (0, "")
+    assert "Owed for 2 rounds: 126.36" in out
+    assert "84.24" in out
+    assert "claims 21 samples, agreed to 20" in out
+    lines = (tmp_path / "entries.csv").read_text().splitlines()
+    assert lines[0] == "round,client,committed,claimed,owed,reason"
+    assert lines[2] == "0,1,20,20,42.12,"
+    assert lines[4] == '1,1,20,21,0.00,"claims 21 samples, agreed to 20"'
+    code, out, _ = dufl_command("ledger", str(path), "--json")
+    found = json.loads(out)
+    assert [row["cents"] for row in found["clients"]] == [8424, 4212]
+    assert found["refused"] == [{"round": 1, "client": 1, "reason": "claims 21 samples, agreed to 20"}]
+
+
+def test_the_command_refuses_what_is_no_ledger(tmp_path: Path, dufl_command: Any) -> None:
+    code, _, err = dufl_command("ledger", str(tmp_path / "nothing.sqlite"))
+    assert (code, err.splitlines()) == (
+        2,
+        [f"error: FILE must be a ledger that exists, got {tmp_path / 'nothing.sqlite'}"],
+    )
+    assert not list(tmp_path.iterdir())
