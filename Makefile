@@ -21,7 +21,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 # What a developer and CI need.
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing dufl and its development tools into $(VENV)"
-	$(PIP) --editable '.[train,tensorboard,dev]'
+	$(PIP) --editable '.[train,tensorboard,flower,dev]'
 	@touch $@ $(VENV)/.run
 
 setup: $(VENV)/.dev
