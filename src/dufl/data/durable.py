@@ -149,6 +149,18 @@ class DurableBuffer:
                 _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
                 _write_about(self._connection, about | after)
 
+    def remember(self, **facts: str) -> None:
+        """Keep some facts about the client beside its samples; one of the same name is replaced."""
+        with self._reporting(), transaction(self._connection):
+            about = _read_about(self._connection)
+            _write_about(self._connection, about | {f"fact {name}": text for name, text in facts.items()})
+
+    def recall(self, name: str) -> str | None:
+        """A fact that was remembered."""
+        with self._reporting():
+            text = _read_about(self._connection).get(f"fact {name}")
+        return None if text is None else str(text)
+
     def held(self) -> Held:
         """Everything in it, in the order in which it joined; bytes are checked against their checksums."""
         query = (

@@ -107,7 +107,7 @@ class Federation:
         """One round, from broadcast to data update."""
         began = time.perf_counter()
         held = [buffer.held() for buffer in self._held]
-        called, dropped = self._participants()
+        called, dropped = participants(self._settings, self._game.clients.size, self.round)
         refused: dict[str, str] = {}
         used: list[int] = []
         buffers = Mean()
@@ -131,20 +131,6 @@ class Federation:
             seconds=time.perf_counter() - began,
             **facts,
         )
-
-    def _participants(self) -> tuple[list[int], list[int]]:
-        """Who is called and answers in this round, and who is called and does not."""
-        settings, number = self._settings, self._game.clients.size
-        called = np.arange(number)
-        if settings.participation < 1:
-            generator = np.random.default_rng([settings.seed, self.round + 1, 9])
-            count = max(1, round(settings.participation * number))
-            called = np.sort(generator.choice(number, count, replace=False))
-        if not settings.dropout:
-            return called.tolist(), []
-        generator = np.random.default_rng([settings.seed, self.round + 1, 8])
-        silent = generator.random(number)[called] < settings.dropout
-        return called[~silent].tolist(), called[silent].tolist()
 
     def _task(self, client: int, held: Held) -> Task:
         pull = self._algorithm.pull(self._state, client)
@@ -262,6 +248,20 @@ class Federation:
         for k, next_id in enumerate(state["next_ids"]):
             held = Held(references.take(places[k]), ages[k], ids[k])
             self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
+
+
+def participants(settings: Training, number: int, round: int) -> tuple[list[int], list[int]]:
+    """Who of so many clients is called and answers in a round, and who is called and does not."""
+    called = np.arange(number)
+    if settings.participation < 1:
+        generator = np.random.default_rng([settings.seed, round + 1, 9])
+        count = max(1, int(np.rint(settings.participation * number)))
+        called = np.sort(generator.choice(number, count, replace=False))
+    if not settings.dropout:
+        return called.tolist(), []
+    generator = np.random.default_rng([settings.seed, round + 1, 8])
+    silent = generator.random(number)[called] < settings.dropout
+    return called[~silent].tolist(), called[silent].tolist()
 
 
 def _whole(name: str, number: object) -> int:

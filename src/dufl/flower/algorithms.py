@@ -1,0 +1,102 @@
+"""DUFL's own algorithms as Flower strategies: FedAvg, FedProx and FedDyn, which Flower itself does not have.
+
+The server keeps what an algorithm knows of every client, as `dufl train` does, and sends each client what is
+added to its loss. So the result is the same, on one machine or on many.
+"""
+
+from collections.abc import Iterable, Mapping
+from logging import INFO
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from dufl.flower import wire
+from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+from dufl.learning.federation import participants
+from dufl.learning.settings import Training
+
+
+class AlgorithmStrategy(Strategy):
+    """An algorithm of `dufl.learning` on Flower."""
+
+    def __init__(self, settings: Training, weights: Vector, num_clients: int) -> None:
+        self._settings = settings
+        self._algorithm = settings.make_algorithm()
+        self._number = num_clients
+        self._state: State = self._algorithm.init(weights, num_clients)
+        self._global: dict[str, Vector] = {}
+        self._clients: Mapping[int, int] = {}
+
+    def meet(self, clients: Mapping[int, int]) -> None:
+        """Be told the number of the client at every node."""
+        self._clients = clients
+
+    def summary(self) -> None:
+        """Log what is run."""
+        log(INFO, "\t└──> %s of DUFL, %s clients", self._settings.algorithm, self._number)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The model to every client that takes part, each with what is added to its loss."""
+        self._global = wire.from_arrays(arrays)
+        called, _ = participants(self._settings, self._number, server_round - 1)
+        there = set(grid.get_node_ids())
+        nodes = {client: node for node, client in self._clients.items() if node in there}
+        return [self._message(nodes[client], client, arrays, config) for client in called if client in nodes]
+
+    def _message(self, node: int, client: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+        pull = self._algorithm.pull(self._state, client)
+        linear = {} if pull.linear is None else {"linear": pull.linear}
+        told = ConfigRecord(dict(config) | {"strength": float(pull.strength)})
+        records = RecordDict({"arrays": arrays, "config": told, "pull": wire.to_arrays(linear)})
+        return Message(records, dst_node_id=node, message_type=MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The algorithm's next model; replies come in the order of clients."""
+        buffers = Mean()
+        updates = [self._update(reply, buffers) for reply in replies if not reply.has_error()]
+        if not updates:
+            return None, None
+        weights, self._state = self._algorithm.apply(self._state, self._global["weights"], iter(updates))
+        kept = buffers.value(self._global["buffers"])
+        return wire.to_arrays({"weights": weights, "buffers": kept}), None
+
+    def _update(self, reply: Message, buffers: Mean) -> Update:
+        arrays = wire.from_arrays(reply.content["arrays"])
+        (metrics,) = reply.content.metric_records.values()
+        volume = int(metrics["num-examples"])  # type: ignore[arg-type]
+        buffers.add(arrays["buffers"], volume)
+        client = self._clients[reply.metadata.src_node_id]
+        return Update(client, volume, arrays["weights"], arrays["buffers"])
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: the server tests the model."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing."""
+        return None
+
+    def state(self) -> State:
+        """What the algorithm remembers."""
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Go on where another was."""
+        self._state = {name: np.asarray(vector) for name, vector in state.items()}
+
+
+def pull_of(records: RecordDict) -> Pull:
+    """What is added to a client's loss, as it was sent."""
+    linear = wire.from_arrays(records["pull"]).get("linear")
+    strength: Any = records["config"]["strength"]
+    return Pull(float(strength), linear)

@@ -1,0 +1,150 @@
+"""DUFL's own app on Flower: what `dufl train` does, with clients that are processes or machines of their own.
+
+The configuration is the same TOML file. A client reads from it what it knows of itself alone: its row of
+`[clients]`, its stream, how to train.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from dufl.data.datasets import Dataset
+from dufl.data.simulation import Simulation, places_of
+from dufl.errors import InputError
+from dufl.experiment.config import Config, load
+from dufl.flower import wire
+from dufl.flower.algorithms import AlgorithmStrategy, pull_of
+from dufl.flower.client import DataUpdate
+from dufl.flower.holding import Person
+from dufl.flower.server import Round, WithDataUpdate
+from dufl.learning.engine import Engine, make_engine
+from dufl.learning.task import Task
+
+
+class World:
+    """What a configuration says of data and training, loaded once a process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.dataset: Dataset = config.data.load()
+        seed = config.training.seed
+        self.simulation: Simulation = config.data.simulation(self.dataset, config.game, seed)
+        settings = config.training.model_copy(update={"workers": 1})
+        self.engine: Engine = make_engine(self.dataset, self.simulation, settings, config.game.clients.size)
+
+
+@lru_cache(maxsize=2)
+def world(path: Path) -> World:
+    """The world of a configuration file."""
+    return World(load(path))
+
+
+def client_app(where: Callable[[Context], tuple[Path, Path]]) -> ClientApp:
+    """The app of the clients.
+
+    Args:
+        where: says, from the context of a node, where the configuration is and where the client's file goes.
+    """
+
+    def person(context: Context) -> Person:
+        path, folder = where(context)
+        client = number(context)
+        config, simulation = world(path).config, world(path).simulation
+        people = config.game.clients
+        if client >= people.size:
+            raise InputError.of("partition-id", f"< {people.size}, the clients of {path}", client)
+        return Person(
+            client=client,
+            file=folder / f"client-{client}.sqlite",
+            stream=simulation.stream(client),
+            initial_volume=int(np.floor(people.initial_volume[client] + 0.5)),
+            collection_cost=float(people.collection_cost[client]),
+            training_cost=float(people.training_cost[client]),
+            initial_staleness=float(people.initial_staleness[client]),
+            capacity=float(people.capacity[client]),
+            discard=config.data.discard,
+            seed=config.training.seed,
+        )
+
+    update = DataUpdate(person)
+    app = update.register(ClientApp(mods=[update]))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        held, engine = update.held, world(where(context)[0]).engine
+        arrays = wire.from_arrays(message.content["arrays"])
+        places, labels = places_of(held.samples), held.samples.labels
+        round, pull = wire.round_of(message.content), pull_of(message.content)
+        task = Task(number(context), round, places, labels, held.ages, held.ids, pull)
+        tasks = [task] if len(labels) else []
+        made = {name: arrays[name] for name in ("weights", "buffers")}
+        for trained in engine.train(arrays["weights"], arrays["buffers"], tasks):
+            made = {"weights": trained.weights, "buffers": trained.buffers}
+        metrics = MetricRecord({"num-examples": len(labels)})
+        return Message(RecordDict({"arrays": wire.to_arrays(made), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def number(context: Context) -> int:
+    """The number of the client at a node."""
+    found = context.node_config.get("partition-id")
+    if not isinstance(found, int) or found < 0:
+        raise InputError.of("partition-id of the node", "the number of its client", repr(found))
+    return found
+
+
+def strategy_of(
+    here: World, folder: Path, *, negotiated: bool, masked: bool = True, watch: Callable[[Round], None]
+) -> tuple[WithDataUpdate, ArrayRecord]:
+    """The strategy that a configuration asks for, and the model to begin with."""
+    config = here.config
+    weights, buffers = here.engine.start
+    inner = AlgorithmStrategy(config.training, weights, config.game.clients.size)
+    plan = None
+    if not negotiated:
+        found = config.solve()
+        plan = found.payment, found.conservation_rate, found.equilibrium.announced_volume
+    strategy = WithDataUpdate(
+        inner,
+        config.game,
+        folder,
+        plan=plan,
+        leader=config.leader.method,
+        algorithm1=config.leader.algorithm1,
+        masked=masked,
+        watch=watch,
+    )
+    return strategy, wire.to_arrays({"weights": weights, "buffers": buffers})
+
+
+def evaluation(here: World) -> Callable[[int, ArrayRecord], MetricRecord]:
+    """The server's own test of a model."""
+
+    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+        found = wire.from_arrays(arrays)
+        score = here.engine.evaluate(found["weights"], found["buffers"])
+        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss})
+
+    return evaluate
+
+
+def server_app(
+    path: Path, folder: Path, *, negotiated: bool, watch: Callable[[Round], None] = lambda _: None
+) -> ServerApp:
+    """The app of the server."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        here = world(path)
+        strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=watch)
+        rounds = here.config.game.num_rounds
+        strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluation(here))
+
+    return app

@@ -1,0 +1,114 @@
+"""The client's side: answers the server's questions and gives a `ClientApp` its data, round by round.
+
+    update = DataUpdate(person)          # person(context) says what this client knows
+    app = ClientApp(mods=[update])
+    update.register(app)
+
+and inside `@app.train()`, `update.held` is what the client holds in this round.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from dufl.data.buffer import Held
+from dufl.data.collector import Collector
+from dufl.errors import InputError
+from dufl.flower.holding import Holding, Person
+from dufl.flower.masking import masked
+from dufl.flower.wire import (
+    BEST_RESPONSE,
+    COMMIT,
+    HELLO,
+    RECORD,
+    Answer,
+    Claim,
+    Commitment,
+    Hello,
+    Questions,
+    round_of,
+)
+
+Next = Callable[[Message, Context], Message]
+
+
+class DataUpdate:
+    """A Flower mod that keeps a client's data fresh while its app trains.
+
+    Args:
+        person: says, from the context of a node, what this client knows.
+        deadline: seconds after which a round does not wait for the stream any longer.
+    """
+
+    def __init__(self, person: Callable[[Context], Person], deadline: float | None = None) -> None:
+        self._person = person
+        self._deadline = deadline
+        self._held: Held | None = None
+
+    @property
+    def held(self) -> Held:
+        """What the client holds in the round that it is training in."""
+        if self._held is None:
+            raise InputError("held must be asked for while training, inside the app's train function")
+        return self._held
+
+    def register(self, app: ClientApp) -> ClientApp:
+        """Let an app answer the server's questions."""
+        for kind, answer in ((HELLO, _hello), (BEST_RESPONSE, _best_response), (COMMIT, _commit)):
+            app.query(kind.partition(".")[2])(self._answering(answer))
+        return app
+
+    def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
+        """Enter the round, collect for the next one while the app trains, and claim what it trained on."""
+        if not message.metadata.message_type.startswith("train"):
+            return call_next(message, context)
+        round = round_of(message.content)
+        with Holding(self._person(context)) as holding:
+            held = holding.enter(round)
+            collector = Collector(holding.person.stream, held.samples, self._deadline)
+            collector.start(holding.wanted(round), round)
+            self._held = held
+            try:
+                reply = call_next(message, context)
+            finally:
+                self._held = None
+                fresh = collector.finish().samples
+            holding.put_aside(round, fresh)
+            if reply.has_content():
+                reply.content[RECORD] = _claim(holding, round, held).to_record()
+            return reply
+
+    def _answering(self, answer: Callable[[Holding, RecordDict], RecordDict]) -> Next:
+        def reply(message: Message, context: Context) -> Message:
+            with Holding(self._person(context)) as holding:
+                return Message(answer(holding, message.content), reply_to=message)
+
+        return reply
+
+
+def _hello(holding: Holding, _: RecordDict) -> RecordDict:
+    return Hello(holding.person.client, holding.public).to_records()
+
+
+def _best_response(holding: Holding, records: RecordDict) -> RecordDict:
+    asked, client = Questions.read(records), holding.person.client
+    volumes = np.array([holding.answer(question) for question in asked.questions])
+    if not asked.roster:
+        return Answer(client, volumes).to_records()
+    return Answer(client, masked(volumes, client, holding.key, asked.roster, asked.name)).to_records()
+
+
+def _commit(holding: Holding, records: RecordDict) -> RecordDict:
+    asked = Questions.read(records)
+    hashes = holding.commit(asked.questions[0], asked.first_round)
+    return Commitment(holding.person.client, hashes).to_records()
+
+
+def _claim(holding: Holding, round: int, held: Held) -> Claim:
+    committed, nonce = holding.opening(round)
+    number = len(held.ages)
+    age = float(held.ages.mean()) if number else 1.0
+    classes = len(np.unique(held.samples.labels))
+    return Claim(holding.person.client, number, committed, nonce, age, classes)
