@@ -7,6 +7,7 @@ import typer
 from dufl.cli.certify import certify
 from dufl.cli.compare import compare
 from dufl.cli.data import app as data
+from dufl.cli.flower import app as flower
 from dufl.cli.init import init
 from dufl.cli.ledger import ledger
 from dufl.cli.plan import plan
@@ -25,6 +26,7 @@ app = typer.Typer(
 for command in (plan, train, compare, reproduce, init, sweep, certify, ledger):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

@@ -170,12 +170,20 @@ class RunDirectory:
             rounds = int(state["round"])
         except (OSError, ValueError, KeyError, BadZipFile) as fault:
             raise InputError(f"{path} must be an undamaged checkpoint: {fault}") from None
+        return state, self._cut(rounds)
+
+    def cut(self, rounds: int) -> list[Record]:
+        """The metrics of the first so many rounds; later ones are cut off."""
+        with self._writing():
+            return self._cut(rounds)
+
+    def _cut(self, rounds: int) -> list[Record]:
         records = read_metrics(self.folder)[:rounds]
         if len(records) < rounds:
             raise InputError.of(f"{self.folder}/metrics.jsonl", f"of {rounds} rounds", f"{len(records)}")
         lines = [to_json(asdict(record), indent=None) for record in records]
         write_text(self.folder / "metrics.jsonl", "".join(lines))
-        return state, records
+        return records
 
     def finish(self, weights: Named, summary: dict[str, Any]) -> None:
         """Write the model and, last of all, the summary."""

@@ -136,7 +136,7 @@ def _begin(
     config: Config, place: RunDirectory, federation: Federation, policy: Policy, dataset: Dataset
 ) -> list[Record]:
     """Write what is known, or take up the run that is there; its records so far."""
-    data = _data_fingerprint(dataset)
+    data = data_fingerprint(dataset)
     if not place.exists:
         place.begin(config, policy.plan if isinstance(policy, Planned) else None, data)
         return []
@@ -215,7 +215,7 @@ def _fingerprint(weights: Named) -> str:
     return digest.hexdigest()[:16] if weights else ""
 
 
-def _data_fingerprint(dataset: Dataset) -> str:
+def data_fingerprint(dataset: Dataset) -> str:
     """The same for the same samples."""
     digest = hashlib.sha256()
     for part in (dataset.train, dataset.test):

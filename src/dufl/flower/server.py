@@ -387,6 +387,15 @@ class WithDataUpdate(Strategy):
         return wire.to_arrays({name: found[name] for name in arrays})
 
 
+def rounds_done(folder: Path) -> int:
+    """How many rounds of a run are over and kept."""
+    path = folder / "server.npz"
+    if not path.exists():
+        return 0
+    with np.load(path) as kept:
+        return int(kept["round"])
+
+
 def _counted(claim: wire.Claim, reply: Message) -> Message:
     """An update that weighs as much as the client's claim."""
     for record in reply.content.metric_records.values():

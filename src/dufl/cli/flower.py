@@ -1,0 +1,71 @@
+"""`dufl flower`: the same plan and training on Flower."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dufl.cli.common import Changes, File, Json
+from dufl.errors import InputError
+
+app = typer.Typer(help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True)
+RunFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The run directory to write.")]
+Negotiate = Annotated[
+    bool,
+    typer.Option("--negotiate", help="Find the plan by asking the clients, whose costs stay their own."),
+]
+
+
+@app.command()
+def simulate(
+    file: File = None,
+    changes: Changes = None,
+    out: RunFolder = Path("runs/flower"),
+    negotiate: Negotiate = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    json: Json = False,
+) -> None:
+    """Train as `dufl train` does, with clients that are nodes of Flower's simulation.
+
+    The run directory is that of `dufl train`; deal.json and ledger.sqlite are beside.
+    """
+    from dufl.cli.train import bar, configured
+    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.experiment.run_directory import RunDirectory, read_metrics
+
+    check_directory(out)
+    config = configured(file, changes, out, resume)
+    if config.training.policy != "dufl":
+        raise InputError.of("[training] policy", "'dufl' on Flower", repr(config.training.policy))
+    place = RunDirectory(out)
+    place.check_free(config, resume)
+    if place.summary is None:
+        needs_flower()
+        from dufl.flower.simulate import simulate as run
+
+        make_directory(out)
+        with bar(config.game.num_rounds) as watch:
+            run(config, out, negotiated=negotiate, watch=watch)
+    from dufl.experiment.train import Run
+
+    done = Run(config, read_metrics(out), place.weights(), out)
+    from dufl.report.training_figures import write_run_figure
+
+    write_run_figure(done)
+    if json:
+        typer.echo(to_json(done.summary()), nl=False)
+        return
+    from rich.console import Console
+
+    from dufl.report.training_table import run_table
+
+    Console(width=None if Console().is_terminal else 100).print(run_table(done))
+    typer.echo(f"written: {out}/metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
+
+
+def needs_flower() -> None:
+    """Say what to install if Flower is missing."""
+    import importlib.util
+
+    if importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None:
+        raise InputError("dufl flower needs Flower: pip install 'dufl[flower,train]'")

@@ -1,0 +1,52 @@
+"""A run on Flower's simulation: every client is a virtual node, trained by processes of Ray."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from dufl.experiment.config import Config
+from dufl.experiment.files import write_text
+from dufl.learning.federation import Record
+
+QUIET = {  # nobody is told that this run happens
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def simulate(
+    config: Config,
+    folder: Path,
+    *,
+    negotiated: bool = False,
+    watch: Callable[[Record], None] = lambda _: None,
+) -> None:
+    """Run a configuration on Flower in one machine; what is in `folder` already is gone on with.
+
+    Args:
+        config: as for `dufl train`.
+        folder: the run directory.
+        negotiated: whether the plan is negotiated, or solved from the costs in the configuration.
+        watch: told the record of every round.
+    """
+    os.environ.update(QUIET)
+    from flwr.simulation import run_simulation
+
+    from dufl.flower.app import client_app, server_app
+
+    path = (folder / "simulation.toml").absolute()
+    write_text(path, config.to_toml())
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    clients = folder.absolute() / "clients"
+    run_simulation(
+        server_app(path, folder, negotiated=negotiated, watch=watch),
+        client_app(lambda _: (path, clients)),
+        num_supernodes=config.game.clients.size,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
+        },
+    )
