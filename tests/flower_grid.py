@@ -27,6 +27,13 @@ class InProcessGrid(Grid):
             node: Context(1, node, {"partition-id": k}, RecordDict(), {}) for node, k in self.nodes.items()
         }
 
+    def move(self, client: int, node: int, keep: bool = False) -> None:
+        """A client starts again at another node; with `keep` somebody there only says so."""
+        if not keep:
+            self.nodes = {old: k for old, k in self.nodes.items() if k != client}
+        self.nodes[node] = client
+        self._contexts[node] = Context(1, node, {"partition-id": client}, RecordDict(), {})
+
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from flwr.serverapp.strategy import FedAvg
 
 from dufl.experiment.config import load
 from dufl.experiment.train import train
@@ -24,7 +25,12 @@ class Run:
     """A run on Flower in this process."""
 
     def __init__(
-        self, folder: Path, *changes: str, negotiated: bool = False, meddle: Meddle | None = None
+        self,
+        folder: Path,
+        *changes: str,
+        negotiated: bool = False,
+        meddle: Meddle | None = None,
+        patience: int = 3,
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -38,7 +44,11 @@ class Run:
         self.grid = InProcessGrid(app, config.game.clients.size, meddle)
         self.rounds: list[Round] = []
         self.strategy, self.arrays = strategy_of(
-            self.world, folder / "server", negotiated=negotiated, watch=self.rounds.append
+            self.world,
+            folder / "server",
+            negotiated=negotiated,
+            watch=self.rounds.append,
+            patience=patience,
         )
 
     def start(self) -> Any:
@@ -142,7 +152,7 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
             reply.content["arrays"] = wire.to_arrays(arrays)
         return reply
 
-    run = Run(tmp_path, meddle=meddle)
+    run = Run(tmp_path, meddle=meddle, patience=9)
     run.start()
     paid = run.rounds[0].cents
     for round in run.rounds:
@@ -208,3 +218,111 @@ def test_a_message_twice_changes_nothing_twice(tmp_path: Path) -> None:
     ours, theirs = wire.from_arrays(one.arrays), wire.from_arrays(two.arrays)
     assert ours["weights"].tobytes() == theirs["weights"].tobytes()
     assert once.entries() == twice.entries()
+
+
+def test_who_is_gone_for_good_is_planned_without(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        training = message.metadata.message_type.startswith("train")
+        late = training and wire.round_of(message.content) >= 2
+        return None if client == 1 and (late or run.strategy.round >= 2) else answer()
+
+    run = Run(tmp_path, "game.num_rounds=12", meddle=meddle)
+    run.start()
+    assert run.strategy.deal is not None
+    assert run.strategy.deal.first_round == 5  # missed 2, 3 and 4
+    assert sorted(run.strategy.deal.hashes) == [0, 2, 3]
+    assert run.strategy.deal.residual <= 1e-3
+    assert [round.missing for round in run.rounds] == [[]] * 2 + [[1]] * 3 + [[]] * 7
+    assert [len(round.claims) for round in run.rounds] == [4] * 2 + [3] * 10
+    before, after = run.rounds[4], run.rounds[5]
+    assert after.cents == round_cents(run.strategy.deal.payment)
+    assert {claim.client for claim in after.claims} == {0, 2, 3}
+    assert sum(claim.volume for claim in after.claims) > 0.5 * sum(claim.volume for claim in before.claims)
+    paid = [entry.cents for entry in run.entries() if entry.client == 1]
+    assert [cents > 0 for cents in paid] == [True] * 2 + [False] * 3
+
+
+def test_who_misses_a_round_comes_back(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        training = message.metadata.message_type.startswith("train")
+        return None if client == 1 and training and wire.round_of(message.content) == 2 else answer()
+
+    run = Run(tmp_path, meddle=meddle)
+    run.start()
+    assert [round.missing for round in run.rounds] == [[], [], [1], [], []]
+    planned = train(load(None, SMALL)).records
+    assert [claim.volume for claim in run.rounds[4].claims] == planned[4].volumes  # made up for
+    assert all(not round.refused for round in run.rounds)
+
+
+def test_a_client_at_another_node(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        training = message.metadata.message_type.startswith("train")
+        if training and client == 2 and wire.round_of(message.content) == 1:
+            run.grid.move(2, 5555)  # its SuperNode was killed and starts again
+            return None
+        return answer()
+
+    run = Run(tmp_path, meddle=meddle)
+    run.start()
+    assert [round.missing for round in run.rounds] == [[], [2], [], [], []]
+
+
+def test_a_node_with_another_key_is_not_that_client(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        reply = answer()
+        if message.metadata.message_type == wire.HELLO and message.metadata.dst_node_id == 5555:
+            hello: Any = reply.content[wire.RECORD]
+            hello["key"] = b"x" * 32
+        if message.metadata.message_type.startswith("train") and wire.round_of(message.content) == 1:
+            run.grid.nodes[5555] = 2
+            run.grid.move(2, 5555, keep=True)
+        return reply
+
+    run = Run(tmp_path, meddle=meddle)
+    run.start()
+    assert all(not round.missing and not round.refused for round in run.rounds)
+    assert 5555 not in run.strategy.clients
+
+
+def test_killed_between_paying_and_keeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Run(tmp_path / "killed")
+    keep = first.strategy._keep
+
+    def killed(arrays: Any) -> None:
+        if first.strategy.round == 3:
+            raise KilledError
+        keep(arrays)
+
+    monkeypatch.setattr(first.strategy, "_keep", killed)
+    with pytest.raises(KilledError):
+        first.start()
+    assert len({entry.round for entry in first.entries()}) == 3  # paid, and not known to be over
+    again, whole = Run(tmp_path / "killed"), Run(tmp_path / "whole")
+    one, two = again.start(), whole.start()
+    assert again.entries() == whole.entries()
+    ours, theirs = wire.from_arrays(one.arrays), wire.from_arrays(two.arrays)
+    assert ours["weights"].tobytes() == theirs["weights"].tobytes()
+
+
+def test_a_strategy_of_flower_s_own(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.strategy.strategy = FedAvg(fraction_evaluate=0.0)
+    messages: list[Message] = []
+    configure = FedAvg.configure_train
+
+    def with_pull(self: Any, *arguments: Any) -> list[Message]:
+        messages[:] = list(configure(self, *arguments))
+        for message in messages:  # what DUFL's own client app reads
+            message.content["pull"] = wire.to_arrays({})
+            config: Any = message.content["config"]
+            config["strength"] = 0.0
+        return messages
+
+    run.strategy.strategy.configure_train = with_pull.__get__(run.strategy.strategy)  # type: ignore[method-assign]
+    result = run.start()
+    alone = train(load(None, SMALL))
+    ours = wire.from_arrays(result.arrays)["weights"]
+    assert run.rounds[-1].metrics["accuracy"] == pytest.approx(alone.accuracy, abs=0.01)
+    assert np.abs(ours).max() > 0
+    assert sum(entry.cents for entry in run.entries()) == 5 * round_cents(alone.records[0].payment)

@@ -69,3 +69,20 @@ def needs_flower() -> None:
 
     if importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None:
         raise InputError("dufl flower needs Flower: pip install 'dufl[flower,train]'")
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write.")],
+    file: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The configuration to begin with.", show_default=False),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Write an app directory for `flwr run`: DUFL's own apps, and what server and clients know."""
+    from dufl.experiment.config import load
+    from dufl.flower.new import new_app
+
+    new_app(folder, load(file, changes or []).to_toml())
+    typer.echo(f"written: {folder}; run it with: flwr run {folder}")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -18,6 +18,7 @@ from dufl.data.datasets import Dataset
 from dufl.data.simulation import Simulation, places_of
 from dufl.errors import InputError
 from dufl.experiment.config import Config, load
+from dufl.experiment.files import make_directory
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Run, data_fingerprint
 from dufl.flower import wire
@@ -109,7 +110,13 @@ def number(context: Context) -> int:
 
 
 def strategy_of(
-    here: World, folder: Path, *, negotiated: bool, masked: bool = True, watch: Callable[[Round], None]
+    here: World,
+    folder: Path,
+    *,
+    negotiated: bool,
+    watch: Callable[[Round], None],
+    masked: bool = True,
+    patience: int = 3,
 ) -> tuple[WithDataUpdate, ArrayRecord]:
     """The strategy that a configuration asks for, and the model to begin with."""
     config = here.config
@@ -127,6 +134,7 @@ def strategy_of(
         leader=config.leader.method,
         algorithm1=config.leader.algorithm1,
         masked=masked,
+        patience=patience,
         watch=watch,
     )
     return strategy, wire.to_arrays({"weights": weights, "buffers": buffers})
@@ -143,29 +151,57 @@ def evaluation(here: World) -> Callable[[int, ArrayRecord], MetricRecord]:
     return evaluate
 
 
-def server_app(path: Path, folder: Path, *, negotiated: bool, watch: Watch = lambda _: None) -> ServerApp:
+def server_app(
+    where: Callable[[Context], tuple[Path, Path, bool]], watch: Watch = lambda _: None
+) -> ServerApp:
     """The app of the server; the run directory is that of `dufl train`, with deal and ledger beside.
 
     Args:
-        path: of the configuration.
-        folder: the run directory.
-        negotiated: whether the plan is negotiated, or solved from the costs in the configuration.
+        where: says, from the context of the run, where the configuration is, where the run directory goes,
+            and whether the plan is negotiated or solved from the costs in the configuration.
         watch: told the record of every round.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        path, folder, negotiated = where(context)
         here = world(path)
         books = Books(here, folder, watch)
         strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=books.add)
         books.begin(strategy)
-        rounds = here.config.game.num_rounds
-        result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluation(here))
+        rounds, patience = here.config.game.num_rounds, float(context.run_config.get("timeout", 3600.0))
+        result = strategy.start(
+            grid, arrays, num_rounds=rounds, timeout=patience, evaluate_fn=evaluation(here)
+        )
         found = wire.from_arrays(result.arrays)
         books.finish(here.engine.named(found["weights"], found["buffers"]))
 
     return app
+
+
+def deployed_server() -> ServerApp:
+    """The server's app of a deployment: `config`, `folder` and `negotiate` are in the run configuration."""
+
+    def where(context: Context) -> tuple[Path, Path, bool]:
+        told = context.run_config
+        return _path(told, "config"), _path(told, "folder"), bool(told.get("negotiate", True))
+
+    return server_app(where)
+
+
+def deployed_client() -> ClientApp:
+    """The clients' app of a deployment: `config` and `folder` are in the configuration of each node."""
+    return client_app(
+        lambda context: (_path(context.node_config, "config"), _path(context.node_config, "folder"))
+    )
+
+
+def _path(told: UserConfig, name: str) -> Path:
+    found = told.get(name)
+    if not isinstance(found, str) or not Path(found).is_absolute():
+        raise InputError.of(f"{name} of the node or run", "a whole path", repr(found))
+    return Path(found)
 
 
 class Books:
@@ -184,6 +220,7 @@ class Books:
         """Write what is known, or take up the run that is there."""
         self._strategy = strategy
         if not self._place.exists:
+            make_directory(self._place.folder)
             self._place.begin(self._config, None, self._data)
             return
         self._place.check_same(self._config)
@@ -195,7 +232,8 @@ class Books:
     def add(self, round: Round) -> None:
         """A round that is over."""
         game, deal = self._config.game, self._strategy.deal if self._strategy else None
-        volumes = [0] * game.clients.size
+        size = max(game.clients.size, *(claim.client + 1 for claim in round.claims), 1)
+        volumes = [0] * size
         for claim in round.claims:
             volumes[claim.client] = claim.volume
         total = sum(volumes)
@@ -237,6 +275,6 @@ class Books:
 def _planned(game: Game, deal: Deal | None, round: int) -> float | None:
     """The mean age that is planned for a round."""
     if deal is None or deal.first_round:
-        return None
+        return None  # planned again in mid-course
     start = game.clients.initial_mean_staleness
     return float(staleness(deal.announced_volume, deal.conservation_rate, start)[round])

@@ -68,14 +68,16 @@ class DataUpdate:
         with Holding(self._person(context)) as holding:
             held = holding.enter(round)
             collector = Collector(holding.person.stream, held.samples, self._deadline)
-            collector.start(holding.wanted(round), round)
+            wanted = holding.wanted(round)
+            collector.start(wanted, round)
             self._held = held
             try:
                 reply = call_next(message, context)
             finally:
                 self._held = None
                 fresh = collector.finish().samples
-            holding.put_aside(round, fresh)
+            if wanted:
+                holding.put_aside(round, fresh)
             if reply.has_content():
                 reply.content[RECORD] = _claim(holding, round, held).to_record()
             return reply
@@ -94,6 +96,7 @@ def _hello(holding: Holding, _: RecordDict) -> RecordDict:
 
 def _best_response(holding: Holding, records: RecordDict) -> RecordDict:
     asked, client = Questions.read(records), holding.person.client
+    holding.come_to(asked.first_round)
     volumes = np.array([holding.answer(question) for question in asked.questions])
     if not asked.roster:
         return Answer(client, volumes).to_records()
@@ -102,6 +105,7 @@ def _best_response(holding: Holding, records: RecordDict) -> RecordDict:
 
 def _commit(holding: Holding, records: RecordDict) -> RecordDict:
     asked = Questions.read(records)
+    holding.come_to(asked.first_round)
     hashes = holding.commit(asked.questions[0], asked.first_round)
     return Commitment(holding.person.client, hashes).to_records()
 

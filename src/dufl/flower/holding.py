@@ -117,6 +117,11 @@ class Holding:
             self._buffer.remember(plan=json.dumps(facts))
         return tuple(commitment(int(size), self._nonce(first_round + t)) for t, size in enumerate(plan.size))
 
+    def come_to(self, round: int) -> None:
+        """Enter a round of the plan there is, if any: what is held then is what a new plan begins with."""
+        if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
+            self.enter(round)
+
     def opening(self, round: int) -> tuple[int, bytes]:
         """The volume that the client committed itself to in a round, and what opens the commitment."""
         plan, first, _ = self._plan()

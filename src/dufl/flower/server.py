@@ -32,6 +32,7 @@ from dufl.game.leader import Algorithm1
 from dufl.game.negotiation import Question, negotiate
 from dufl.game.parameters import Game
 from dufl.game.plan import Leader
+from dufl.game.population import Clients
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 POLL = 1.0  # seconds between two looks at which nodes are there
@@ -124,6 +125,7 @@ class WithDataUpdate(Strategy):
         algorithm1: likewise.
         masked: whether the server sees only the sum of the clients' answers.
         timeout: seconds to wait for the clients in a phase of negotiation.
+        patience: a client that misses so many rounds in a row is gone for good, and the server plans again.
         watch: told every round when it is over.
     """
 
@@ -138,6 +140,7 @@ class WithDataUpdate(Strategy):
         algorithm1: Algorithm1 | None = None,
         masked: bool = True,
         timeout: float = 600.0,
+        patience: int = 3,
         watch: Callable[[Round], None] = lambda _: None,
     ) -> None:
         self.strategy = strategy
@@ -151,8 +154,12 @@ class WithDataUpdate(Strategy):
         self._how: dict[str, Any] = {"leader": leader, "algorithm1": algorithm1}
         self._masked = masked
         self._timeout = timeout
+        self._patience = patience
         self._watch = watch
+        self._missed: dict[int, int] = {}  # rounds in a row, by client
         self._phases = 0
+        self._mean_age = 1.0
+        self._strangers: set[int] = set()
         self._now = Round(0)
         self._like: dict[str, tuple[int, ...]] = {}
 
@@ -165,31 +172,66 @@ class WithDataUpdate(Strategy):
     def meet(self, grid: Grid) -> None:
         """Wait until every client is there, and learn which node it is at."""
         wanted, began = self.game.clients.size, time.monotonic()
-        met: dict[int, wire.Hello] = {}
-        while len(met) < wanted:
-            nodes = [node for node in grid.get_node_ids() if node not in met]
-            replies = self._ask(grid, nodes, wire.HELLO, RecordDict())
-            met |= {node: wire.Hello.read(records) for node, records in replies.items()}
-            numbers = [hello.client for hello in met.values()]
-            if len(set(numbers)) < len(numbers):
-                raise InputError.of("the numbers of clients", "one for each node", sorted(numbers))
-            if len(met) < wanted:
-                if time.monotonic() - began > self._timeout:
-                    rule = f"{wanted} within {self._timeout:g} s"
-                    raise InputError.of("the number of clients that are there", rule, len(met))
-                time.sleep(POLL)
-        self.clients = {node: hello.client for node, hello in met.items()}
+        while True:
+            self._greet(grid)
+            if len(self.clients) >= wanted:
+                return
+            if time.monotonic() - began > self._timeout:
+                rule = f"{wanted} within {self._timeout:g} s"
+                raise InputError.of("the number of clients that are there", rule, len(self.clients))
+            time.sleep(POLL)
+
+    def _greet(self, grid: Grid) -> None:
+        """Learn who is at the nodes that are new; a client may come back at another, with its own key."""
+        new = [
+            node for node in grid.get_node_ids() if node not in self.clients and node not in self._strangers
+        ]
+        if not new:
+            return
+        for node, records in self._ask(grid, new, wire.HELLO, RecordDict()).items():
+            hello = wire.Hello.read(records)
+            before = [old for old, client in self.clients.items() if client == hello.client]
+            if self._keys.setdefault(hello.client, hello.key) != hello.key:
+                log(WARNING, "node %s is not client %s, whose key is another", node, hello.client)
+                self._strangers.add(node)
+                continue
+            for old in before:
+                del self.clients[old]
+            self.clients[node] = hello.client
         if isinstance(self.strategy, OfClients):
             self.strategy.meet(self.clients)
-        self._keys = {hello.client: hello.key for hello in met.values()}
 
-    def negotiate(self, grid: Grid) -> Deal:
+    def _plan_again(self, grid: Grid) -> None:
+        """If clients have gone or come for good: a new deal with those there are, for the rounds left."""
+        gone = {client for client, missed in self._missed.items() if missed >= self._patience}
+        self._strangers |= {node for node, client in self.clients.items() if client in gone}
+        self.clients = {node: client for node, client in self.clients.items() if client not in gone}
+        there = set(self.clients.values())
+        left = self.game.num_rounds - self.round
+        if self.deal is None or there == set(self.deal.hashes) or not there or left < 2:
+            return
+        log(INFO, "planning again for rounds %s on, with clients %s", self.round, sorted(there))
+        self._keys = {client: key for client, key in self._keys.items() if client in there}
+        self._missed = dict.fromkeys(there, 0)
+        people = self.game.clients
+        shares = people.multiplicity / people.multiplicity.sum()
+        guess = Clients(
+            float(shares @ people.initial_volume),
+            float(shares @ people.collection_cost),
+            float(shares @ people.training_cost),
+            self._mean_age,
+            count=len(there),
+        )
+        self._plan = None
+        self.deal = self.negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+
+    def negotiate(self, grid: Grid, game: Game) -> Deal:
         """Find payment, conservation rate and the clients' plans, by asking them."""
         if self._plan is not None:
             payment, rate, volume = self._plan
             residual = 0.0
         else:
-            found = negotiate(self.game, lambda questions: self._sums(grid, questions), **self._how)
+            found = negotiate(game, lambda questions: self._sums(grid, questions), **self._how)
             payment, rate, volume = found.payment, found.conservation_rate, found.announced_volume
             residual = found.residual
         asked = wire.Questions(self._name(), self.round, {}, [Question(payment, rate, volume)])
@@ -246,8 +288,11 @@ class WithDataUpdate(Strategy):
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages:
             message.content[wire.RECORD] = ConfigRecord({"round": server_round - 1})
+        called = {m.metadata.dst_node_id for m in messages}
+        there = set(grid.get_node_ids())
+        waited = {client for node, client in self.clients.items() if node in called or node not in there}
         self._now.missing = sorted(
-            self.clients[m.metadata.dst_node_id] for m in messages if m.metadata.dst_node_id in self.clients
+            waited | (set(self.deal.hashes if self.deal else ()) - set(self.clients.values()))
         )
         return messages
 
@@ -259,7 +304,7 @@ class WithDataUpdate(Strategy):
         due: dict[int, Due] = {}
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
-            if client is None or reply.has_error():
+            if client is None or client not in self._now.missing or reply.has_error():
                 continue
             self._now.missing.remove(client)
             claim, reason = self._judge(client, server_round - 1, reply)
@@ -278,6 +323,13 @@ class WithDataUpdate(Strategy):
             payment = self.deal.payment if self.deal else 0.0
             entries = ledger.pay(server_round - 1, payment, [due[client] for client in sorted(due)])
         self._now.cents = sum(entry.cents for entry in entries)
+        for client in self.clients.values():
+            missed = client in self._now.missing
+            self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
+        volume = sum(claim.volume for claim in self._now.claims)
+        if volume:
+            aged = sum(claim.volume * claim.mean_age for claim in self._now.claims)
+            self._mean_age = aged / volume + 1
         return made
 
     def _judge(self, client: int, round: int, reply: Message) -> tuple[wire.Claim | None, str]:
@@ -338,9 +390,11 @@ class WithDataUpdate(Strategy):
             self.deal = Deal.from_json((self.folder / "deal.json").read_text(encoding="utf-8"))
             arrays = self._resume(arrays)
         else:
-            self.deal = self.negotiate(grid)
+            self.deal = self.negotiate(grid, self.game)
         result.arrays = arrays
         for server_round in range(self.round + 1, num_rounds + 1):
+            self._greet(grid)
+            self._plan_again(grid)
             sent = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
             replies = grid.send_and_receive(sent, timeout=timeout)
             made, metrics = self.aggregate_train(server_round, replies)

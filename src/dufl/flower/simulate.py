@@ -42,7 +42,7 @@ def simulate(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients = folder.absolute() / "clients"
     run_simulation(
-        server_app(path, folder, negotiated=negotiated, watch=watch),
+        server_app(lambda _: (path, folder, negotiated), watch),
         client_app(lambda _: (path, clients)),
         num_supernodes=config.game.clients.size,
         backend_config={

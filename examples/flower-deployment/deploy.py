@@ -1,0 +1,289 @@
+"""A whole deployment on one machine: certificates, node keys, SuperLink, SuperNodes, a run, its ledger.
+
+    python deploy.py DIR [--clients 3] [--set KEY=VALUE]...
+
+Everything goes into DIR. The exit code is not zero if the run failed, and no process is left behind. On
+machines of your own, run the same commands where they belong: this file prints each of them.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from signal import SIGKILL
+from types import TracebackType
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+BIN = Path(sys.executable).parent
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+class Deployment:
+    """A SuperLink with TLS and node authentication, and SuperNodes, all on loopback."""
+
+    def __init__(self, folder: Path, clients: int, changes: Sequence[str] = ()) -> None:
+        self.folder = folder.absolute()
+        self.clients = clients
+        self.app = self.folder / "app"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = free_port()
+        self.node_ports = [free_port() for _ in range(clients)]
+        self._changes = list(changes)
+
+    def __enter__(self) -> "Deployment":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_certificates(self.folder)
+        for client in range(self.clients):
+            write_node_key(self.folder, client)
+        if not self.app.exists():
+            told = [part for change in self._changes for part in ("--set", change)]
+            self.command(
+                "dufl", "flower", "new", str(self.app), "--set", f"clients.count={self.clients}", *told
+            )
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.folder / "ca.crt"}"\n'
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self.processes):
+            self.stop(name)
+
+    # ----- processes
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        self.start(
+            "superlink",
+            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--database", "superlink.sqlite"),
+        )
+        self.wait_for_port("superlink", self.port)
+
+    def register(self, client: int) -> None:
+        """Tell the SuperLink a node's public key."""
+        self.flwr("supernode", "register", str(self.folder / f"node-{client}.pub"), "here")
+
+    def start_node(self, client: int, key: str | None = None, plaintext: bool = False) -> None:
+        """Start a SuperNode, with the key of another file or with none, if that is to be tried."""
+        secure = ["--insecure"] if plaintext else ["--root-certificates", "ca.crt"]
+        name = f"node-{client}" if key is None else key
+        keys = ["--auth-supernode-private-key", name] if name else []
+        told = f'partition-id={client} config="{self.app / "client.toml"}" folder="{self.folder / "clients"}"'
+        self.start(
+            f"node-{client}",
+            *("flower-supernode", *secure, "--superlink", f"127.0.0.1:{self.port}", *keys),
+            *("--host", "127.0.0.1", "--port", str(self.node_ports[client]), "--node-config", told),
+        )
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a program whose output goes to NAME.log, in a process group of its own."""
+        print("$", shlex.join(command), "&", flush=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def stop(self, name: str) -> None:
+        """Kill a program and all that it started, and wait until they are gone."""
+        process = self.processes.pop(name)
+        family = [process.pid, *descendants(process.pid)]
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGKILL)
+        process.wait(60)
+        while any(is_alive(pid) for pid in family):
+            time.sleep(0.1)
+
+    def log(self, name: str) -> str:
+        """What a program has said so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    # ----- the run
+
+    def run(self) -> int:
+        """Start the run; its number."""
+        said = self.flwr("run", str(self.app), "here", "--format", "json")
+        found = json.loads(said[said.index("{") :])
+        if not found["success"]:
+            raise RuntimeError(found["error-message"])
+        return int(found["run-id"])
+
+    def status(self, run: int) -> str:
+        """How the run is: `flwr run` ends with 0 even if the run fails, so this must be asked."""
+        said = self.flwr("list", "here", "--run-id", str(run), "--format", "json", quiet=True)
+        found: Any = json.loads(said[said.index("{") :])
+        return str(found["runs"][0]["status"])
+
+    def wait(self, run: int, seconds: float = 600) -> str:
+        """Wait for the end of the run."""
+        began = time.monotonic()
+        while not (status := self.status(run)).startswith("finished"):
+            if time.monotonic() - began > seconds:
+                raise TimeoutError(f"the run is still {status} after {seconds:g} s")
+            time.sleep(2)
+        return status
+
+    # ----- small things
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For every program: where Flower keeps its things, and that it tells nobody."""
+        return (
+            os.environ
+            | QUIET
+            | {"FLWR_HOME": str(self.folder / "home"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        )
+
+    def flwr(self, *arguments: str, quiet: bool = False) -> str:
+        """A command of Flower's; what it prints."""
+        return self.command("flwr", *arguments, quiet=quiet)
+
+    def command(self, *command: str, quiet: bool = False) -> str:
+        """Run a program to its end."""
+        if not quiet:
+            print("$", shlex.join(command), flush=True)
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def wait_for_port(self, name: str, port: int, seconds: float = 120) -> None:
+        """Wait until a program listens."""
+        began = time.monotonic()
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            if self.processes[name].poll() is not None or time.monotonic() - began > seconds:
+                raise RuntimeError(f"{name} does not listen:\n{self.log(name)}")
+            time.sleep(0.3)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found = parents.get(pid, [])
+    return [*found, *(below for child in found for below in descendants(child))]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and more than a remainder."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_certificates(folder: Path) -> None:
+    """A certificate authority, and a certificate for the SuperLink at 127.0.0.1."""
+    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "DUFL example authority")])
+    now = datetime.now(UTC)
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, ca: bool) -> x509.Certificate:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(authority, hashes.SHA256())
+        )
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    pem = serialization.Encoding.PEM
+    (folder / "ca.crt").write_bytes(certificate(issuer, authority, ca=True).public_bytes(pem))
+    (folder / "server.pem").write_bytes(certificate(subject, server, ca=False).public_bytes(pem))
+    write_private(folder / "server.key", server, serialization.PrivateFormat.PKCS8)
+
+
+def write_node_key(folder: Path, client: int) -> None:
+    """A node's private and public key; those that are there are kept."""
+    if (folder / f"node-{client}").exists():
+        return
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_private(folder / f"node-{client}", key, serialization.PrivateFormat.OpenSSH)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    (folder / f"node-{client}.pub").write_bytes(public)
+
+
+def write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
+    """A private key that nobody else may read."""
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+
+
+def main() -> int:
+    """Deploy, run, show the ledger."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    told = parser.parse_args()
+    with Deployment(told.folder, told.clients, told.set) as deployment:
+        deployment.start_superlink()
+        for client in range(told.clients):
+            deployment.register(client)
+            deployment.start_node(client)
+        run = deployment.run()
+        status = deployment.wait(run)
+        print(f"run {run}: {status}")
+        if status != "finished:completed":
+            print(deployment.flwr("log", str(run), "here", "--show"), file=sys.stderr)
+            return 1
+        print(deployment.command("dufl", "ledger", str(deployment.app / "run" / "ledger.sqlite")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""`dufl flower new`: an app directory for `flwr run`, with DUFL's own apps to begin with."""
+
+from pathlib import Path
+
+from dufl.errors import InputError
+from dufl.experiment.files import make_directory, write_text
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "Federated learning on fresh data."
+dependencies = ["dufl[flower,train]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["app"]
+
+[tool.flwr.app]
+publisher = "{name}"
+
+[tool.flwr.app.components]
+serverapp = "app.server:app"
+clientapp = "app.client:app"
+
+[tool.flwr.app.config]
+config = {config}      # what the server knows
+folder = {folder}      # model, metrics, deal and ledger go there
+timeout = 600.0        # seconds that a round waits for its clients
+negotiate = true       # false: the costs in `config` are those of the clients
+"""
+SERVER = '''\
+"""The server. For a strategy of your own: `WithDataUpdate(strategy, game, folder)` of dufl.flower.server."""
+
+from dufl.flower.app import deployed_server
+
+app = deployed_server()
+'''
+CLIENT = '''\
+"""A client. For an app of your own: `DataUpdate(person)` of dufl.flower.client."""
+
+from dufl.flower.app import deployed_client
+
+app = deployed_client()
+'''
+
+
+def new_app(folder: Path, config: str) -> None:
+    """Write an app directory; `config` is the text of the configuration."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError.of("DIR", "new or empty", folder)
+    where = make_directory(folder).absolute()
+    make_directory(where / "app")
+    letters = "".join(letter if letter.isalnum() else "-" for letter in where.name.lower())
+    texts = {
+        "pyproject.toml": PROJECT.format(
+            name=letters.strip("-") or "app",
+            config=repr(str(where / "server.toml")),
+            folder=repr(str(where / "run")),
+        ),
+        "app/__init__.py": '"""Federated learning on fresh data."""\n',
+        "app/server.py": SERVER,
+        "app/client.py": CLIENT,
+        "server.toml": config,
+        "client.toml": config,
+    }
+    for name, text in texts.items():
+        write_text(where / name, text)
