@@ -97,6 +97,17 @@ class Deployment:
             *("--host", "127.0.0.1", "--port", str(self.node_ports[client]), "--node-config", told),
         )
 
+    def restart_node(self, client: int, seconds: float = 180) -> None:
+        """Start a node that was killed: until the SuperLink misses its heartbeats, it lets no other in."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            self.start_node(client)
+            with suppress(subprocess.TimeoutExpired):
+                self.processes[f"node-{client}"].wait(10)
+                continue
+            return
+        raise TimeoutError(f"node {client} is not let in after {seconds:g} s")
+
     def start(self, name: str, *command: str) -> None:
         """Start a program whose output goes to NAME.log, in a process group of its own."""
         print("$", shlex.join(command), "&", flush=True)

@@ -183,9 +183,9 @@ class WithDataUpdate(Strategy):
 
     def _greet(self, grid: Grid) -> None:
         """Learn who is at the nodes that are new; a client may come back at another, with its own key."""
-        new = [
-            node for node in grid.get_node_ids() if node not in self.clients and node not in self._strangers
-        ]
+        there = set(grid.get_node_ids())
+        self._strangers &= there  # who goes and comes again is asked again
+        new = sorted(there - self._strangers - set(self.clients))
         if not new:
             return
         for node, records in self._ask(grid, new, wire.HELLO, RecordDict()).items():

@@ -1,0 +1,132 @@
+"""A real deployment on loopback: SuperLink with TLS and node keys, SuperNodes, a run, kills."""
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dufl.data.durable import DurableBuffer
+from dufl.experiment.run_directory import read_metrics
+from dufl.flower.ledger import Ledger
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "flower-deployment" / "deploy.py"
+SMALL = ("game.num_rounds=3", "clients.initial_volume=60", "training.epochs=2")
+
+
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("deploy", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["deploy"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+deploy = script()
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    changes = getattr(request, "param", SMALL)
+    with deploy.Deployment(tmp_path, 3, changes) as made:
+        made.start_superlink()
+        for client in range(3):
+            made.register(client)
+            made.start_node(client)
+        yield made
+
+
+def assert_whole(deployment: Any, rounds: int) -> list[Any]:
+    """A run that went through: its model, its metrics and a ledger with every round once."""
+    run = deployment.app / "run"
+    assert (run / "model.safetensors").exists()
+    assert json.loads((run / "summary.json").read_text())["rounds"] == rounds
+    assert [record.round for record in read_metrics(run)] == list(range(rounds))
+    with Ledger(run / "ledger.sqlite") as ledger:
+        ledger.check()
+        assert list(ledger.rounds()) == list(range(rounds))
+        return ledger.entries()
+
+
+def assert_refused(deployment: Any, why: str, **how: Any) -> None:
+    """Start a node that must not get in: it ends, and says why."""
+    deployment.stop("node-2")
+    (deployment.folder / "node-2.log").unlink()
+    deployment.start_node(2, **how)
+    assert deployment.processes["node-2"].wait(120) != 0
+    assert why in deployment.log("node-2")
+
+
+def test_tls_and_node_keys(deployment: Any) -> None:
+    run = deployment.run()
+    assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
+    entries = assert_whole(deployment, 3)
+    assert all(not entry.reason for entry in entries)
+    assert len(entries) == 9
+    assert sum(entry.cents for entry in entries) % 3 == 0  # the same for every round
+    deal = json.loads((deployment.app / "run" / "deal.json").read_text())
+    assert deal["phases"] <= 12
+    assert deal["residual"] <= 1e-3
+    deploy.write_node_key(deployment.folder, 99)
+    assert_refused(deployment, "Failed to activate SuperNode", key="node-99")
+    assert_refused(deployment, "All SuperNodes must be registered", key="")
+    assert_refused(deployment, "requires a secure TLS connection", plaintext=True)
+    deployment.start_node(2, key="", plaintext=True)
+    time.sleep(15)  # it tries again and again to speak in the clear, and is not answered
+    before = deployment.flwr("supernode", "list", "here", "--format", "json", quiet=True)
+    assert len(json.loads(before[before.index("{") :])["nodes"]) == 3
+
+
+def wait_for_rounds(deployment: Any, number: int, seconds: float = 300) -> None:
+    began, path = time.monotonic(), deployment.app / "run" / "metrics.jsonl"
+    while not path.exists() or len(path.read_text().splitlines()) < number:
+        assert time.monotonic() - began < seconds, deployment.log("superlink")
+        time.sleep(0.2)
+
+
+LONG = ("game.num_rounds=6", *SMALL[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deployment", [("game.num_rounds=12", *SMALL[1:])], indirect=True)
+def test_a_supernode_killed_and_restarted(deployment: Any) -> None:
+    project = deployment.app / "pyproject.toml"
+    project.write_text(project.read_text().replace("timeout = 600.0", "timeout = 45.0"))
+    run = deployment.run()
+    wait_for_rounds(deployment, 2)
+    deployment.stop("node-1")
+    deployment.restart_node(1)
+    assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
+    entries = assert_whole(deployment, 12)
+    mine = [entry for entry in entries if entry.client == 1]
+    assert mine[-1].round == 11
+    assert not mine[-1].reason
+    assert {entry.reason for entry in entries} <= {"", "did not answer"}
+    volumes = [record.volumes[1] for record in read_metrics(deployment.app / "run")]
+    with DurableBuffer.open(deployment.folder / "clients" / "client-1.sqlite") as buffer:
+        assert buffer.round == 11
+        assert len(buffer) == volumes[-1] > 0  # it holds what it planned, nothing was lost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deployment", [LONG], indirect=True)
+def test_a_server_killed_and_resumed(deployment: Any) -> None:
+    deployment.run()
+    wait_for_rounds(deployment, 3)
+    deployment.stop("superlink")
+    kept = (deployment.app / "run" / "metrics.jsonl").read_text().splitlines()
+    deployment.start_superlink()
+    run = deployment.run()
+    assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
+    entries = assert_whole(deployment, 6)
+    assert all(not entry.reason for entry in entries)
+    after = (deployment.app / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["accuracy"] for line in after[:3]] == [
+        json.loads(line)["accuracy"] for line in kept[:3]
+    ]
