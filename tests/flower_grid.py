@@ -15,7 +15,14 @@ Meddle = Callable[[int, Message, Callable[[], Message]], Message | None]
 class InProcessGrid(Grid):
     """Nodes of a client app; what `meddle` makes of (client, message, answer) is the reply, or silence."""
 
-    def __init__(self, app: ClientApp, num_clients: int, meddle: Meddle | None = None) -> None:
+    def __init__(
+        self,
+        app: ClientApp,
+        num_clients: int,
+        meddle: Meddle | None = None,
+        run_config: dict[str, Any] | None = None,
+    ) -> None:
+        self._run_config = run_config or {}
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
         self.app = app
         self.nodes = {1000 + 7 * ((3 * k) % num_clients): k for k in range(num_clients)}
@@ -24,7 +31,8 @@ class InProcessGrid(Grid):
         self.received: list[Message] = []
         self.phases = 0
         self._contexts = {
-            node: Context(1, node, {"partition-id": k}, RecordDict(), {}) for node, k in self.nodes.items()
+            node: Context(1, node, {"partition-id": k}, RecordDict(), self._run_config)
+            for node, k in self.nodes.items()
         }
 
     def move(self, client: int, node: int, keep: bool = False) -> None:

@@ -8,6 +8,7 @@ and inside `@app.train()`, `update.held` is what the client holds in this round.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -53,6 +54,12 @@ class DataUpdate:
         if self._held is None:
             raise InputError("held must be asked for while training, inside the app's train function")
         return self._held
+
+    def loader(self, batch_size: int) -> Any:
+        """What the client holds in this round as a `DataLoader` of PyTorch."""
+        from dufl.flower.torch_data import loader
+
+        return loader(self.held, batch_size)
 
     def register(self, app: ClientApp) -> ClientApp:
         """Let an app answer the server's questions."""

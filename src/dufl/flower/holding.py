@@ -7,11 +7,14 @@ again finds the clients as they were. What was collected for the next round wait
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
+from flwr.app import Context
 
 from dufl.data.buffer import Discard, Held
 from dufl.data.durable import DurableBuffer
@@ -54,6 +57,30 @@ class Person:
     capacity: float = math.inf
     discard: Discard = "uniform"
     seed: int = 0
+
+    @classmethod
+    def at(
+        cls,
+        context: Context,
+        stream: Callable[[int], Stream],
+        initial_volume: int,
+        collection_cost: float = 5e-4,
+        training_cost: float = 2.5e-5,
+        **others: Any,
+    ) -> "Person":
+        """The client at a node of Flower, by its `partition-id`.
+
+        Its file goes into the `folder` of the node's configuration, or else of the run's.
+        """
+        client, folder = context.node_config.get("partition-id"), context.node_config.get("folder")
+        if not isinstance(client, int) or client < 0:
+            raise InputError.of("partition-id of the node", "the number of its client", repr(client))
+        where = folder or context.run_config.get("folder")
+        if not isinstance(where, str):
+            raise InputError.of("folder of the node or run", "a path", repr(where))
+        file = Path(where) / f"client-{client}.sqlite"
+        costs = collection_cost, training_cost
+        return cls(client, file, stream(client), initial_volume, *costs, **others)
 
 
 class Holding:

@@ -1,0 +1,25 @@
+"""The client."""
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from app.task import Net, digits
+from app.task import train as train_fn
+from dufl.flower import DataUpdate, Person, stream_of
+
+streams = stream_of(digits(train=True))
+update = DataUpdate(lambda context: Person.at(context, streams, initial_volume=100))
+app = update.register(ClientApp(mods=[update]))
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Train the model on local data."""
+    model = Net()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    run = context.run_config
+    loader = update.loader(run["batch-size"])
+    loss = train_fn(model, loader, run["local-epochs"], run["learning-rate"])
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(loader.dataset)})
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    return Message(content=content, reply_to=msg)
