@@ -86,3 +86,35 @@ def new(
 
     new_app(folder, load(file, changes or []).to_toml())
     typer.echo(f"written: {folder}; run it with: flwr run {folder}")
+
+
+@app.command()
+def rehearse(
+    file: File = None,
+    changes: Changes = None,
+    draws: Annotated[int, typer.Option(min=1, help="How often the clients' private costs are drawn.")] = 5,
+    json: Json = False,
+) -> None:
+    """Rehearse the negotiation: what the server finds from sums alone, beside what it would find knowing all.
+
+    The server begins with the clients of the file as its guess; the clients' true costs are drawn anew.
+    """
+    from dufl.cli.common import progress_bar
+    from dufl.experiment.config import load
+    from dufl.experiment.files import to_json
+    from dufl.flower.rehearsal import rehearsal_table
+    from dufl.flower.rehearsal import rehearse as run
+
+    config = load(file, changes or [])
+    with progress_bar() as begin:
+        advance = begin("negotiating")
+        rows = []
+        for draw in range(draws):
+            rows.append(run(config, draw))
+            advance((draw + 1) / draws)
+    if json:
+        typer.echo(to_json(rows), nl=False)
+        return
+    from rich.console import Console
+
+    Console(width=None if Console().is_terminal else 100).print(rehearsal_table(rows))
