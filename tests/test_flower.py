@@ -1,5 +1,7 @@
 """The mechanism on Flower's messages: results as on one machine, private costs, and no trust needed."""
 
+import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
+from dufl.errors import DuflError
 from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.flower import wire
@@ -326,3 +329,45 @@ def test_a_strategy_of_flower_s_own(tmp_path: Path) -> None:
     assert run.rounds[-1].metrics["accuracy"] == pytest.approx(alone.accuracy, abs=0.01)
     assert np.abs(ours).max() > 0
     assert sum(entry.cents for entry in run.entries()) == 5 * round_cents(alone.records[0].payment)
+
+
+def test_who_is_silent_in_the_negotiation_is_left_out(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        return None if client == 1 and message.metadata.message_type == wire.BEST_RESPONSE else answer()
+
+    run = Run(tmp_path, negotiated=True, meddle=meddle)
+    run.start()
+    assert run.strategy.deal is not None
+    assert sorted(run.strategy.deal.hashes) == [0, 2, 3]
+    assert run.strategy.deal.residual <= 1e-3
+    assert {entry.client for entry in run.entries()} == {0, 2, 3}
+    assert all(len(round.claims) == 3 and not round.missing for round in run.rounds)
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        return None if message.metadata.message_type == wire.BEST_RESPONSE else answer()
+
+    run = Run(tmp_path, negotiated=True, meddle=meddle)
+    with pytest.raises(DuflError, match=r"clients .* must answer before training, but did not"):
+        run.start()
+
+
+def test_an_app_directory(tmp_path: Path, dufl_command: Any) -> None:
+    code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"), "--set", "clients.count=3")
+    assert (code, err) == (0, "")
+    project = tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    told = project["tool"]["flwr"]["app"]["config"]
+    assert load(Path(told["config"])).game.clients.size == 3
+    code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"))
+    assert (code, err) == (2, f"error: DIR must be new or empty, got {tmp_path / 'My App'}\n")
+
+
+def test_a_rehearsal(dufl_command: Any) -> None:
+    code, out, err = dufl_command("flower", "rehearse", "--draws", "2", "--json", "--set", "num_rounds=20")
+    assert (code, err) == (0, "")
+    for row in json.loads(out):
+        assert row["phases"] <= 12
+        assert row["residual"] <= 1e-3
+        assert row["server_cost"] == pytest.approx(row["server_cost_known"], rel=5e-3)

@@ -204,8 +204,7 @@ class WithDataUpdate(Strategy):
     def _plan_again(self, grid: Grid) -> None:
         """If clients have gone or come for good: a new deal with those there are, for the rounds left."""
         gone = {client for client, missed in self._missed.items() if missed >= self._patience}
-        self._strangers |= {node for node, client in self.clients.items() if client in gone}
-        self.clients = {node: client for node, client in self.clients.items() if client not in gone}
+        self._leave_out(gone)
         there = set(self.clients.values())
         left = self.game.num_rounds - self.round
         if self.deal is None or there == set(self.deal.hashes) or not there or left < 2:
@@ -213,20 +212,43 @@ class WithDataUpdate(Strategy):
         log(INFO, "planning again for rounds %s on, with clients %s", self.round, sorted(there))
         self._keys = {client: key for client, key in self._keys.items() if client in there}
         self._missed = dict.fromkeys(there, 0)
+        self._plan = None
+        self.deal = self.negotiate(grid, self.game.replace(clients=self._guess(), num_rounds=left))
+
+    def _guess(self) -> Clients:
+        """As many clients as are there, all like the mean of those that were expected."""
         people = self.game.clients
         shares = people.multiplicity / people.multiplicity.sum()
-        guess = Clients(
+        return Clients(
             float(shares @ people.initial_volume),
             float(shares @ people.collection_cost),
             float(shares @ people.training_cost),
             self._mean_age,
-            count=len(there),
+            count=len(self.clients),
         )
-        self._plan = None
-        self.deal = self.negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
 
     def negotiate(self, grid: Grid, game: Game) -> Deal:
-        """Find payment, conservation rate and the clients' plans, by asking them."""
+        """Find payment, conservation rate and the clients' plans, by asking them.
+
+        Clients that do not answer are left out, and the others are asked again.
+        """
+        while True:
+            try:
+                deal = self._agree(grid, game)
+            except _SilentError as silent:
+                names = [self.clients[node] for node in silent.nodes]
+                if self._plan is not None or len(names) == len(self.clients):
+                    raise DuflError(f"clients {names} must answer before training, but did not") from None
+                log(WARNING, "clients %s do not answer: negotiating without them", names)
+                self._leave_out(names)
+                game = game.replace(clients=self._guess())
+                continue
+            said = "agreed after %s phases: R = %.2f, θ = %.3f"
+            log(INFO, said, self._phases, deal.payment, deal.conservation_rate)
+            write_text(self.folder / "deal.json", deal.to_json())
+            return deal
+
+    def _agree(self, grid: Grid, game: Game) -> Deal:
         if self._plan is not None:
             payment, rate, volume = self._plan
             residual = 0.0
@@ -235,30 +257,35 @@ class WithDataUpdate(Strategy):
             payment, rate, volume = found.payment, found.conservation_rate, found.announced_volume
             residual = found.residual
         asked = wire.Questions(self._name(), self.round, {}, [Question(payment, rate, volume)])
-        replies = self._ask(grid, list(self.clients), wire.COMMIT, asked.to_records())
-        said = [wire.Commitment.read(records) for records in replies.values()]
+        replies = self._all(grid, wire.COMMIT, asked)
+        said = [wire.Commitment.read(records) for records in replies]
         hashes = {commitment.client: commitment.hashes for commitment in said}
-        missing = sorted(set(self.clients.values()) - set(hashes))
-        if missing:
-            raise DuflError(f"clients {missing} must commit themselves to the deal, but did not answer")
-        deal = Deal(payment, rate, volume, self.round, hashes, self._phases, residual)
-        log(INFO, "agreed after %s phases: R = %.2f, θ = %.3f", self._phases, payment, rate)
-        write_text(self.folder / "deal.json", deal.to_json())
-        return deal
+        return Deal(payment, rate, volume, self.round, hashes, self._phases, residual)
 
     def _sums(self, grid: Grid, questions: Sequence[Question]) -> Sequence[Array]:
-        """The sum of all clients' answers to each question; asked again without those that are silent."""
-        roster = self._keys if self._masked else {}
-        asked = wire.Questions(self._name(), self.round, roster, questions)
-        replies = self._ask(grid, list(self.clients), wire.BEST_RESPONSE, asked.to_records())
-        silent = [node for node in self.clients if node not in replies]
-        if silent:
-            names = [self.clients[node] for node in silent]
-            raise DuflError(f"clients {names} must answer in a negotiation, but did not")
-        total = wire.total([wire.Answer.read(records).volumes for records in replies.values()])
+        """The sum of all clients' answers to each question."""
+        keys = {client: self._keys[client] for client in self.clients.values()}
+        asked = wire.Questions(self._name(), self.round, keys if self._masked else {}, questions)
+        replies = self._all(grid, wire.BEST_RESPONSE, asked)
+        total = wire.total([wire.Answer.read(records).volumes for records in replies])
         volumes = unmasked(total) if self._masked else total
         wire.check_volumes(volumes)
         return list(volumes)
+
+    def _all(self, grid: Grid, kind: str, asked: wire.Questions) -> list[RecordDict]:
+        """What every client answers."""
+        replies = self._ask(grid, list(self.clients), kind, asked.to_records())
+        if silent := [node for node in self.clients if node not in replies]:
+            raise _SilentError(silent)
+        return list(replies.values())
+
+    def _leave_out(self, clients: Iterable[int]) -> None:
+        """Go on without some clients, until they come back at a node that was away."""
+        gone = set(clients)
+        self._strangers |= {node for node, client in self.clients.items() if client in gone}
+        self.clients = {node: client for node, client in self.clients.items() if client not in gone}
+        if isinstance(self.strategy, OfClients):
+            self.strategy.meet(self.clients)
 
     def _ask(self, grid: Grid, nodes: Sequence[int], kind: str, records: RecordDict) -> dict[int, RecordDict]:
         """One phase of messages: what each node answered, if it did."""
@@ -439,6 +466,14 @@ class WithDataUpdate(Strategy):
             self.strategy.restore(own)
         log(INFO, "going on after round %s", self.round)
         return wire.to_arrays({name: found[name] for name in arrays})
+
+
+class _SilentError(Exception):
+    """Some nodes did not answer."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
 
 
 def rounds_done(folder: Path) -> int:
