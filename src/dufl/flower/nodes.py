@@ -1,0 +1,97 @@
+"""Who is at which node of Flower, and how they are asked."""
+
+import time
+from collections.abc import Iterable, Sequence
+from logging import WARNING
+
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from dufl.errors import InputError
+from dufl.flower import wire
+
+POLL = 1.0  # seconds between two looks at which nodes are there
+
+
+class SilentError(Exception):
+    """Some clients did not answer."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        super().__init__(clients)
+        self.clients = clients
+
+
+class Nodes:
+    """The clients that the server knows.
+
+    Attributes:
+        clients: the number of the client at every node.
+        keys: the public key of every client that has ever been there.
+        phases: how many phases of messages there were.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.clients: dict[int, int] = {}
+        self.keys: dict[int, bytes] = {}
+        self.phases = 0
+        self._timeout = timeout
+        self._strangers: set[int] = set()
+
+    @property
+    def there(self) -> set[int]:
+        """The clients that are known to be somewhere."""
+        return set(self.clients.values())
+
+    def meet(self, grid: Grid, wanted: int) -> None:
+        """Wait until so many clients are there."""
+        began = time.monotonic()
+        while True:
+            self.greet(grid)
+            if len(self.clients) >= wanted:
+                return
+            if time.monotonic() - began > self._timeout:
+                rule = f"{wanted} within {self._timeout:g} s"
+                raise InputError.of("the number of clients that are there", rule, len(self.clients))
+            time.sleep(POLL)
+
+    def greet(self, grid: Grid) -> None:
+        """Learn who is at the nodes that are new; a client may come back at another, with its own key."""
+        there = set(grid.get_node_ids())
+        self._strangers &= there  # who goes and comes again is asked again
+        new = sorted(there - self._strangers - set(self.clients))
+        for node, records in self.ask(grid, new, wire.HELLO, RecordDict()).items():
+            hello = wire.Hello.read(records)
+            if self.keys.setdefault(hello.client, hello.key) != hello.key:
+                log(WARNING, "node %s is not client %s, whose key is another", node, hello.client)
+                self._strangers.add(node)
+                continue
+            self.clients = {old: client for old, client in self.clients.items() if client != hello.client}
+            self.clients[node] = hello.client
+
+    def leave_out(self, clients: Iterable[int]) -> None:
+        """Go on without some clients, until they come back at a node that was away."""
+        gone = set(clients)
+        self._strangers |= {node for node, client in self.clients.items() if client in gone}
+        self.clients = {node: client for node, client in self.clients.items() if client not in gone}
+
+    def ask(self, grid: Grid, nodes: Sequence[int], kind: str, records: RecordDict) -> dict[int, RecordDict]:
+        """One phase of messages: what each node answered, if it did."""
+        if not nodes:
+            return {}
+        self.phases += 1
+        messages = [Message(records, dst_node_id=node, message_type=kind) for node in nodes]
+        answered = {}
+        for reply in grid.send_and_receive(messages, timeout=self._timeout):
+            if reply.has_error():
+                log(WARNING, "node %s: %s", reply.metadata.src_node_id, reply.error.reason)
+            else:
+                answered[reply.metadata.src_node_id] = reply.content
+        return {node: answered[node] for node in nodes if node in answered}
+
+    def ask_all(self, grid: Grid, kind: str, asked: wire.Questions) -> list[RecordDict]:
+        """What every client answers."""
+        replies = self.ask(grid, list(self.clients), kind, asked.to_records())
+        if silent := [client for node, client in self.clients.items() if node not in replies]:
+            raise SilentError(silent)
+        return list(replies.values())
