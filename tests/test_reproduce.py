@@ -138,6 +138,8 @@ def test_the_server_s_strategies_on_digits(tmp_path: Path) -> None:
     assert paid["R = 423.18"] == 423.18
     assert len(found["claims"]) == 4
     assert found["run"] == {"scale": "tiny", "changes": ["game.num_rounds=12"]}
+    assert "At θ = " in found["notes"][0]
+    assert found["notes"][1].count("%") == 12
 
 
 def test_the_claims_of_the_server_can_fail() -> None:

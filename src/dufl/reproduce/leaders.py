@@ -148,13 +148,12 @@ def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
                     axes.annotate(
                         f"θ = {row['conservation_rate']:.2f}",
                         (row["total_payment"], row["accuracy"]),
-                        (0, 7 if leader == "anticipating" else -13),
+                        (7, -10 if leader == "anticipating" else 4),
                         textcoords="offset points",
-                        ha="center",
                         fontsize=7,
                         color=colour,
                     )
             axes.set(title=f"Accuracy in %, σ = {sigma:g}", xlabel="paid in all rounds")
-            axes.margins(0.12, 0.25)
+            axes.margins(0.2, 0.3)
         panels[1].legend(loc="lower right", fontsize=7)
         return save(figure, out, "leaders")
