@@ -105,7 +105,7 @@ def ageing_note(
         for noise in NOISES
     )
     return (
-        "When does a large θ make the model worse? Here it means more data, and older data, and how much that "
+        "When does a large θ make the model worse? It means more data, and older data; how much the age "
         "hurts is for `data.noise_scale` to say, which the paper does not print. Accuracy of logistic "
         f"regression on {scale.leaders} at θ = {RATES[0]}, θ*, {RATES[1]} and {RATES[2]}, by `noise_scale` "
         f"(0.5 is what brings Table 1 about): {said}."
