@@ -76,7 +76,7 @@ def early_note() -> str:
     )
     since = [volume for volume, values in first.items() if _rises(values)]
     holds = (
-        f"From {max(since):,} samples on downwards it is so in the first round."
+        f"With {' and '.join(f'{volume:,}' for volume in since)} samples it is so in the first round."
         if since
         else "With none of these is it so."
     )
