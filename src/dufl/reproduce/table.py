@@ -12,7 +12,7 @@ from dufl.errors import InputError
 from dufl.experiment.config import Config, load
 from dufl.experiment.train import Run
 from dufl.inputs import unknown_key
-from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
+from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
 from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
 from dufl.reproduce.training import ALGORITHM1, MODELS, on, train_all
 
@@ -245,9 +245,9 @@ def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
                         if (row["dataset"], row["time_sensitivity"], row["policy"])
                         == (dataset, sigma, policy)
                     ]
-                    places = np.array([ALGORITHMS.index(row["algorithm"]) for row in found]) + offset
                     if not found:
                         continue
+                    places = np.array([ALGORITHMS.index(row["algorithm"]) for row in found]) + offset
                     bars = axes.bar(places, [r["accuracy"] for r in found], 0.38, color=colour, label=policy)
                     axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
                     known = [(x, r["paper"]) for x, r in zip(places, found, strict=True) if r["paper"]]
@@ -262,8 +262,13 @@ def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
                 )
                 axes.set_xticklabels(ALGORITHMS)
                 axes.grid(visible=False)
+                if not axes.patches:
+                    axes.set_axis_off()
+                    axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
         panels[0][0].set_ylabel("accuracy, %")
         panels[0][0].legend(loc="lower center", ncols=3, fontsize=7, frameon=True)
+        if any(row["changes"] for row in rows):
+            figure.supxlabel("* not the paper's setting", x=0.01, ha="left", fontsize=8)
         return save(figure, out, "table")
 
 
