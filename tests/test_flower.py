@@ -3,19 +3,21 @@
 import json
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from dufl.errors import DuflError
 from dufl.experiment.config import load
+from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
 from dufl.flower import wire
-from dufl.flower.app import World, client_app, evaluation, strategy_of
+from dufl.flower.app import World, client_app, evaluation, server_app, strategy_of
 from dufl.flower.ledger import Ledger
 from dufl.flower.server import Round
 from dufl.game.plan import solve
@@ -371,3 +373,35 @@ def test_a_rehearsal(dufl_command: Any) -> None:
         assert row["phases"] <= 12
         assert row["residual"] <= 1e-3
         assert row["server_cost"] == pytest.approx(row["server_cost_known"], rel=5e-3)
+
+
+def test_the_run_directory_after_a_kill_is_that_of_a_whole_run(tmp_path: Path) -> None:
+    trained = 0
+
+    def meddle(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        nonlocal trained
+        trained += message.metadata.message_type.startswith("train")
+        if trained == 11:
+            trained += 1
+            raise KilledError
+        return answer()
+
+    def go(folder: Path, meddle: Meddle | None = None) -> None:
+        (folder / "server").mkdir(parents=True, exist_ok=True)
+        path = folder / "config.toml"
+        path.write_text(load(None, SMALL).to_toml())
+        grid = InProcessGrid(client_app(lambda _: (path, folder / "clients")), 4, meddle)
+        app = server_app(lambda _: (path, folder / "server", False))
+        app(grid, Context(1, 1, {}, RecordDict(), {}))
+
+    with pytest.raises(KilledError):
+        go(tmp_path / "killed", meddle)
+    assert not (tmp_path / "killed" / "server" / "summary.json").exists()
+    go(tmp_path / "killed")
+    go(tmp_path / "whole")
+    one, two = (read_metrics(tmp_path / name / "server") for name in ("killed", "whole"))
+    assert [replace(r, seconds=0) for r in one] == [replace(r, seconds=0) for r in two]
+    summaries = [
+        json.loads((tmp_path / name / "server" / "summary.json").read_text()) for name in ("killed", "whole")
+    ]
+    assert summaries[0] | {"seconds": 0} == summaries[1] | {"seconds": 0}
