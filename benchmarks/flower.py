@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from dufl.flower import DataUpdate, Person, WithDataUpdate, stream_of
-from dufl.flower.simulate import QUIET
+from dufl.flower.simulate import BACKEND, QUIET
 from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium
 from dufl.game.population import Clients
@@ -120,10 +120,7 @@ def seconds_a_round(folder: str | None) -> float:
         server(times, folder),
         plain_client() if folder is None else fresh_client(folder),
         num_supernodes=CLIENTS,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
-        },
+        backend_config=BACKEND,
     )
     gaps = sorted(after - before for before, after in pairwise(times))
     return gaps[len(gaps) // 2]

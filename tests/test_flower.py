@@ -391,7 +391,7 @@ def test_the_run_directory_after_a_kill_is_that_of_a_whole_run(tmp_path: Path) -
         path = folder / "config.toml"
         path.write_text(load(None, SMALL).to_toml())
         grid = InProcessGrid(client_app(lambda _: (path, folder / "clients")), 4, meddle)
-        app = server_app(lambda _: (path, folder / "server", False))
+        app = server_app(lambda _: (path, folder / "server", False, 60.0))
         app(grid, Context(1, 1, {}, RecordDict(), {}))
 
     with pytest.raises(KilledError):

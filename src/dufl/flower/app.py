@@ -4,13 +4,14 @@ The configuration is the same TOML file. A client reads from it what it knows of
 `[clients]`, its stream, how to train.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
 from dufl.data.datasets import Dataset
@@ -47,11 +48,12 @@ def world(path: Path) -> World:
     return World(load(path))
 
 
-def client_app(where: Callable[[Context], tuple[Path, Path]]) -> ClientApp:
+def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = ()) -> ClientApp:
     """The app of the clients.
 
     Args:
         where: says, from the context of a node, where the configuration is and where the client's file goes.
+        mods: of Flower, around everything else.
     """
 
     def person(context: Context) -> Person:
@@ -75,7 +77,7 @@ def client_app(where: Callable[[Context], tuple[Path, Path]]) -> ClientApp:
         )
 
     update = DataUpdate(person)
-    app = update.register(ClientApp(mods=[update]))
+    app = update.register(ClientApp(mods=[*mods, update]))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -143,25 +145,26 @@ def evaluation(here: World) -> Callable[[int, ArrayRecord], MetricRecord]:
 
 
 def server_app(
-    where: Callable[[Context], tuple[Path, Path, bool]], watch: Watch = lambda _: None
+    where: Callable[[Context], tuple[Path, Path, bool, float]], watch: Watch = lambda _: None
 ) -> ServerApp:
     """The app of the server; the run directory is that of `dufl train`, with deal and ledger beside.
 
     Args:
         where: says, from the context of the run, where the configuration is, where the run directory goes,
-            and whether the plan is negotiated or solved from the costs in the configuration.
+            whether the plan is negotiated or solved from the costs in the configuration, and how many
+            seconds a round waits for its clients.
         watch: told the record of every round.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        path, folder, negotiated = where(context)
+        path, folder, negotiated, patience = where(context)
         here = world(path)
         books = Books(here.config, here.dataset, folder, watch)
         strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=books.add)
         books.begin(strategy)
-        rounds, patience = here.config.game.num_rounds, float(context.run_config.get("timeout", 3600.0))
+        rounds = here.config.game.num_rounds
         result = strategy.start(
             grid, arrays, num_rounds=rounds, timeout=patience, evaluate_fn=evaluation(here)
         )
@@ -174,18 +177,26 @@ def server_app(
 def deployed_server() -> ServerApp:
     """The server's app of a deployment: `config`, `folder` and `negotiate` are in the run configuration."""
 
-    def where(context: Context) -> tuple[Path, Path, bool]:
+    def where(context: Context) -> tuple[Path, Path, bool, float]:
         told = context.run_config
-        return _path(told, "config"), _path(told, "folder"), bool(told.get("negotiate", True))
+        how = bool(told.get("negotiate", True)), float(told.get("timeout", 600.0))
+        return _path(told, "config"), _path(told, "folder"), *how
 
     return server_app(where)
 
 
 def deployed_client() -> ClientApp:
-    """The clients' app of a deployment: `config` and `folder` are in the configuration of each node."""
-    return client_app(
-        lambda context: (_path(context.node_config, "config"), _path(context.node_config, "folder"))
-    )
+    """The clients' app of a deployment: `config` and `folder` are in the configuration of each node.
+
+    In simulation, where nodes have none, they are `client-config` and `client-folder` of the run.
+    """
+
+    def where(context: Context) -> tuple[Path, Path]:
+        node = {f"client-{name}": value for name, value in context.node_config.items()}
+        told = context.run_config | node
+        return _path(told, "client-config"), _path(told, "client-folder")
+
+    return client_app(where)
 
 
 def _path(told: UserConfig, name: str) -> Path:

@@ -29,6 +29,8 @@ clientapp = "app.client:app"
 [tool.flwr.app.config]
 config = {config}      # what the server knows
 folder = {folder}      # model, metrics, deal and ledger go there
+client-config = {client}   # what clients know, in simulation; in a deployment every node has its own
+client-folder = {clients}  # their buffers go there, likewise
 timeout = 600.0        # seconds that a round waits for its clients
 negotiate = true       # false: the costs in `config` are those of the clients
 """
@@ -60,6 +62,8 @@ def new_app(folder: Path, config: str) -> None:
             name=letters.strip("-") or "app",
             config=repr(str(where / "server.toml")),
             folder=repr(str(where / "run")),
+            client=repr(str(where / "client.toml")),
+            clients=repr(str(where / "clients")),
         ),
         "app/__init__.py": '"""Federated learning on fresh data."""\n',
         "app/server.py": SERVER,

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dufl.experiment.config import Config
 from dufl.experiment.files import write_text
@@ -14,6 +15,10 @@ QUIET = {  # nobody is told that this run happens
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+BACKEND: Any = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
 }
 
 
@@ -42,11 +47,8 @@ def simulate(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients = folder.absolute() / "clients"
     run_simulation(
-        server_app(lambda _: (path, folder, negotiated), watch),
+        server_app(lambda _: (path, folder, negotiated, 3600.0), watch),
         client_app(lambda _: (path, clients)),
         num_supernodes=config.game.clients.size,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
-        },
+        backend_config=BACKEND,
     )
