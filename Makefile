@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
-.PHONY: setup run test lint docs slow bench figures reproduction constraints clean
+.PHONY: setup run test lint docs browser slow bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -21,7 +21,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 # What a developer and CI need.
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing dufl and its development tools into $(VENV)"
-	$(PIP) --editable '.[train,tensorboard,flower,dev]'
+	$(PIP) --editable '.[train,tensorboard,flower,web,dev]'
 	@touch $@ $(VENV)/.run
 
 setup: $(VENV)/.dev
@@ -39,10 +39,13 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test: lint docs
+browser:
+	@tools/chromium
+
+test: lint docs browser
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-slow: $(VENV)/.dev
+slow: $(VENV)/.dev browser
 	$(BIN)/pytest -n $(WORKERS) -m slow
 
 bench: $(VENV)/.dev
@@ -51,7 +54,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/training.py
 
 # The pictures and tables in README.md and docs/.
-figures: $(VENV)/.dev
+figures: $(VENV)/.dev browser
 	$(BIN)/python docs/figures.py
 
 # docs/reproduction.md, from nothing: hours on two cores. What is there already is not run again.
