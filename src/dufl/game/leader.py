@@ -21,7 +21,7 @@ from dufl.game.mean_field import TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
 from dufl.game.search import Choice, Cost, Progress, Square, minimise
 from dufl.game.threads import one_thread
-from dufl.game.utility import server_cost
+from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
 
 
@@ -126,10 +126,10 @@ def algorithm1(
     return choices[-1], trace
 
 
-def no_update_cost(game: Game) -> float:
+def no_update(game: Game) -> ServerCost:
     """The cost of paying nothing and keeping everything: R = 0, θ = 1."""
     total = np.full(game.num_rounds, game.clients.initial_total)
-    return server_cost(game, 0.0, 1.0, total).total
+    return server_cost(game, 0.0, 1.0, total)
 
 
 def _anticipated_cost(game: Game, competition: Competition) -> Cost:

@@ -18,7 +18,7 @@ from dufl.errors import DuflError
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.leader import Algorithm1, no_update_cost
+from dufl.game.leader import Algorithm1, no_update
 from dufl.game.mean_field import find_equilibrium, price_of
 from dufl.game.parameters import Game
 from dufl.game.plan import Leader, solve
@@ -118,7 +118,7 @@ def negotiate(
         after = game.replace(clients=known)
         if residual <= tolerance and phase > 1 and _choose(after, offer, leader, algorithm1) == offer:
             cost = server_cost(after, *offer, answer).total
-            idle = no_update_cost(after)
+            idle = no_update(after).total
             return Agreement(*offer, best.announced_volume, answer, residual, phase, cost, idle)
         guess, error = known, answer / best.answer(known)
     raise DuflError(

@@ -16,7 +16,7 @@ from dufl.game import leader as leaders
 from dufl.game.certificate import Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
-from dufl.game.leader import Algorithm1, Trace, no_update_cost
+from dufl.game.leader import Algorithm1, Trace, no_update
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
@@ -104,9 +104,14 @@ class Plan:
         return server_cost(self.game, self.payment, self.conservation_rate, self.total_volume)
 
     @cached_property
+    def no_update(self) -> ServerCost:
+        """U by round and term if nothing were paid and everything kept."""
+        return no_update(self.game)
+
+    @property
     def no_update_cost(self) -> float:
         """U if nothing were paid and everything kept."""
-        return no_update_cost(self.game)
+        return self.no_update.total
 
     @cached_property
     def mean_staleness(self) -> Array:

@@ -1,0 +1,179 @@
+"""A plan in charts that one can point at: what it costs, its course, the cost around it, who earns what."""
+
+import numpy as np
+
+from dufl.game.dynamics import Array, staleness
+from dufl.game.plan import Plan
+from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
+from dufl.report.interactive import Chart, Trace, axes, band, line, plain
+
+EACH = 40  # clients drawn one by one at most
+SHOWN = 400  # clients looked at for the range of all
+TERMS = (("payment", BLUE), ("too little data", ORANGE), ("stale data", GREEN))
+
+
+def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
+    """The server's cost by term: of this plan, of Algorithm 1's, and without update."""
+    named = [("this plan", plan.cost_by_term)]
+    if rival is not None:
+        named.append(("Algorithm 1", rival.cost_by_term))
+    named.append(("no update", plan.no_update))
+    names = [name for name, _ in named]
+    parts = [[float(part.sum()) for part in (c.payment, c.volume, c.staleness)] for _, c in named]
+    traces: list[Trace] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": term,
+            "y": names,
+            "x": plain([row[i] for row in parts]),
+            "marker": {"color": colour},
+            "hovertemplate": "%{x:.4g}",
+        }
+        for i, (term, colour) in enumerate(TERMS)
+    ]
+    layout = axes(
+        "cost over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
+    )
+    data = {"plan": names} | {term: [row[i] for row in parts] for i, (term, _) in enumerate(TERMS)}
+    return Chart("cost_by_term", "What it costs the server", traces, layout, data)
+
+
+def course_charts(plan: Plan) -> list[Chart]:
+    """Collection, volume and staleness over the rounds: the mean, and every client or most of them."""
+    clients = plan.game.clients
+    some = clients.take(slice(None, None, -(-clients.size // SHOWN)))
+    volume, collection = plan.trajectories_of(some)
+    aged = staleness(volume, plan.conservation_rate, some.initial_staleness)
+    total, people = plan.total_volume, clients.num_clients
+    collected = (total[1:] - plan.conservation_rate * total[:-1]) / people
+    return [
+        _course("collection", "Collected per client, Δ(t)", "samples", collection[:-1], collected),
+        _course("volume", "Held per client, D(t)", "samples", volume, total / people),
+        _course("staleness", "Staleness, S(t)", "rounds", aged, plan.mean_staleness),
+    ]
+
+
+def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart:
+    rounds = np.arange(len(mean))
+    traces: list[Trace] = []
+    data = {"round": rounds, "mean": mean}
+    if each.shape[1] <= EACH:
+        for k in range(each.shape[1]):
+            own = line("each client", rounds, each[:, k], GREY, hoverinfo="skip", opacity=0.5)
+            own |= {"line": {"color": GREY, "width": 1}, "legendgroup": "each", "showlegend": k == 0}
+            traces.append(own)
+            data[f"client {k}"] = each[:, k]
+    else:
+        low, high = np.quantile(each, [0.05, 0.95], axis=1)
+        traces += band("90 % of clients", rounds, low, high, GREY)
+        data |= {"5 % of clients below": low, "5 % of clients above": high}
+    traces.append(line("mean", rounds, mean, BLUE, hovertemplate="%{y:,.4g}"))
+    layout = axes("round t", unit, yaxis={"rangemode": "tozero"})
+    return Chart(name, title, traces, layout, data)
+
+
+def surface_chart(
+    plan: Plan, rival: Plan | None, payments: Array, rates: Array, costs: Array, best: Plan | None = None
+) -> Chart:
+    """The server's cost at the clients' equilibrium over (R, θ), as `cost_surface` found it.
+
+    Args:
+        plan: the plan that is marked.
+        rival: Algorithm 1's plan, if it is known.
+        payments: R of the rows of `costs`.
+        rates: θ of its columns.
+        costs: the cost at every offer.
+        best: the best plan, if `plan` is another that one wants to compare with it.
+    """
+    shown = np.where(np.isfinite(costs), costs, np.nan)
+    least = min(np.nanmin(shown), plan.server_cost)
+    most = max(min(4 * least, np.nanmax(shown)), 1.01 * least)
+    ticks = np.geomspace(least, most, 5)
+    surface: Trace = {
+        "type": "contour",
+        "x": plain(payments),
+        "y": plain(rates),
+        "z": [plain(row) for row in np.log(np.minimum(shown, most)).T],
+        "customdata": [plain(row) for row in shown.T],
+        "colorscale": "Viridis",
+        "reversescale": True,
+        "ncontours": 24,
+        "contours": {"coloring": "fill", "showlines": False},
+        "line": {"width": 0},
+        "colorbar": {
+            "title": {"text": "cost U", "side": "right"},
+            "tickvals": plain(np.log(ticks)),
+            "ticktext": [f"{tick:.3g}" for tick in ticks],
+            "thickness": 14,
+        },
+        "hovertemplate": "R = %{x:.4g}, θ = %{y:.3f}<br>U = %{customdata:.4g}<extra></extra>",
+    }
+    marks = [("this plan", plan.payment, plan.conservation_rate, plan.server_cost, "star", RED)]
+    if best is not None:
+        offer = best.payment, best.conservation_rate
+        marks.append(("optimum", *offer, best.server_cost, "diamond", GREEN))
+    if rival is not None:
+        offer = rival.payment, rival.conservation_rate
+        marks.append(("Algorithm 1", *offer, rival.server_cost, "circle", ORANGE))
+    marks.append(("no update", 0.0, 1.0, plan.no_update_cost, "square", GREY))
+    traces = [
+        surface,
+        *(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{name}: U = {cost:.4g}",
+                "x": [payment],
+                "y": [rate],
+                "cliponaxis": False,
+                "marker": {
+                    "symbol": symbol,
+                    "color": colour,
+                    "size": 15,
+                    "line": {"color": "white", "width": 1.5},
+                },
+                "hovertemplate": f"{name}<br>R = %{{x:.4g}}, θ = %{{y:.3f}}<br>U = {cost:.4g}<extra></extra>",
+            }
+            for name, payment, rate, cost, symbol, colour in marks
+        ),
+    ]
+    layout = axes("payment per round R", "conservation rate θ", hovermode="closest", yaxis={"range": [0, 1]})
+    data = {
+        "payment": np.repeat(payments, len(rates)),
+        "conservation_rate": np.tile(rates, len(payments)),
+        "cost": costs.ravel(),
+    }
+    return Chart("cost_surface", "The cost of every offer, at the clients' equilibrium", traces, layout, data)
+
+
+def utility_chart(plan: Plan) -> Chart:
+    """What clients earn by the plan, and what each would earn alone with a simpler strategy."""
+    outcome = plan.outcomes
+    order = np.argsort(-outcome.utility)
+    series = (
+        ("optimal (the plan)", outcome.utility[order], BLUE),
+        ("random, as much in all", outcome.random_utility[order], ORANGE),
+        ("zero, nothing collected", outcome.zero_utility[order], GREEN),
+    )
+    traces: list[Trace] = []
+    if order.size <= EACH:
+        for name, values, colour in series:
+            bars = {"type": "bar", "name": name, "x": [str(k) for k in order], "y": plain(values)}
+            traces.append({**bars, "marker": {"color": colour}, "hovertemplate": "%{y:,.4g}"})
+        x, kind = "client, from the one who earns most", {"type": "category"}
+    else:
+        some = np.unique(np.linspace(0, order.size - 1, SHOWN).astype(int))
+        share = 100 * (some + 0.5) / order.size
+        for name, values, colour in series:
+            traces.append(line(name, share, values[some], colour, hovertemplate="%{y:,.4g}"))
+        x, kind = "clients, from those who earn most (%)", {}
+    layout = axes(x, "utility over all rounds", xaxis=kind)
+    data = {
+        "client": order,
+        "paid": outcome.payment[order],
+        "utility": outcome.utility[order],
+        "random_utility": outcome.random_utility[order],
+        "zero_utility": outcome.zero_utility[order],
+    }
+    return Chart("utility", "What each client earns", traces, layout, data)
