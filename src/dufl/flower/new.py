@@ -31,7 +31,7 @@ config = {config}      # what the server knows
 folder = {folder}      # model, metrics, deal and ledger go there
 client-config = {client}   # what clients know, in simulation; in a deployment every node has its own
 client-folder = {clients}  # their buffers go there, likewise
-timeout = 600.0        # seconds that a round waits for its clients
+timeout = 600.0        # seconds that a round, or a phase of negotiation, waits for its clients
 negotiate = true       # false: the costs in `config` are those of the clients
 """
 SERVER = '''\

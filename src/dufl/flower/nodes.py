@@ -13,6 +13,7 @@ from dufl.errors import InputError
 from dufl.flower import wire
 
 POLL = 1.0  # seconds between two looks at which nodes are there
+ARRIVAL = 600.0  # seconds to wait for all clients before the first round
 
 
 class OfClient(Protocol):
@@ -63,8 +64,8 @@ class Nodes:
             self.greet(grid)
             if len(self.clients) >= wanted:
                 return
-            if time.monotonic() - began > self._timeout:
-                rule = f"{wanted} within {self._timeout:g} s"
+            if time.monotonic() - began > ARRIVAL:
+                rule = f"{wanted} within {ARRIVAL:g} s"
                 raise InputError.of("the number of clients that are there", rule, len(self.clients))
             time.sleep(POLL)
 
