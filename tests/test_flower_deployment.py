@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from dufl.data.durable import DurableBuffer
+from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
+from dufl.experiment.train import train
 from dufl.flower.ledger import Ledger
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "flower-deployment" / "deploy.py"
@@ -134,6 +136,23 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
     records = read_metrics(deployment.app / "run")
     assert [(record.participants, record.dropped) for record in records] == [(1, [2])] * 2
     assert [sorted(record.refused) for record in records] == [["0", "1"]] * 2
+
+
+def test_an_app_directory_in_simulation(tmp_path: Path) -> None:
+    changes = ("clients.count=3", *SMALL)
+    with deploy.Deployment(tmp_path, 3, SMALL) as made:
+        made.connect("insecure = true")
+        made.start(
+            *("superlink", "flower-superlink", "--insecure", "--simulation"),
+            *("--host", "127.0.0.1", "--port", str(made.port), "--disable-runtime-dependency-installation"),
+        )
+        made.wait_for_port("superlink", made.port)
+        size = "num-supernodes=3 client-resources-num-cpus=1"
+        run = made.run("--federation-config", size, "--run-config", "negotiate=false")
+        assert made.wait(run) == "finished:completed", made.log("superlink")
+        assert_whole(made, 3)
+    found = json.loads((made.app / "run" / "summary.json").read_text())
+    assert found["fingerprint"] == train(load(None, changes)).summary()["fingerprint"]
 
 
 def wait_for_rounds(deployment: Any, number: int, seconds: float = 300) -> None:

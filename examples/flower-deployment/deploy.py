@@ -54,12 +54,7 @@ class Deployment:
             self.command(
                 "dufl", "flower", "new", str(self.app), "--set", f"clients.count={self.clients}", *told
             )
-        home = self.folder / "home"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(
-            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
-            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.folder / "ca.crt"}"\n'
-        )
+        self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
     def __exit__(
@@ -67,6 +62,14 @@ class Deployment:
     ) -> None:
         for name in list(self.processes):
             self.stop(name)
+
+    def connect(self, trust: str) -> None:
+        """Tell `flwr` where the SuperLink is, and how it is to be trusted."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        )
 
     # ----- processes
 
@@ -138,9 +141,9 @@ class Deployment:
 
     # ----- the run
 
-    def run(self) -> int:
+    def run(self, *options: str) -> int:
         """Start the run; its number."""
-        said = self.flwr("run", str(self.app), "here", "--format", "json")
+        said = self.flwr("run", str(self.app), "here", "--format", "json", *options)
         found = json.loads(said[said.index("{") :])
         if not found["success"]:
             raise RuntimeError(found["error-message"])

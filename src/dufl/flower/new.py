@@ -14,7 +14,8 @@ build-backend = "hatchling.build"
 name = "{name}"
 version = "0.1.0"
 description = "Federated learning on fresh data."
-dependencies = ["dufl[flower,train]"]
+license = "LicenseRef-Proprietary"
+dependencies = []  # of your own code; DUFL and Flower are those of the machine it runs on
 
 [tool.hatch.build.targets.wheel]
 packages = ["app"]
