@@ -9,6 +9,7 @@ machines of your own, run the same commands where they belong: this file prints 
 import argparse
 import json
 import os
+import random
 import shlex
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 from signal import SIGKILL
 from types import TracebackType
@@ -40,8 +42,7 @@ class Deployment:
         self.clients = clients
         self.app = self.folder / "app"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port = free_port()
-        self.node_ports = [free_port() for _ in range(clients)]
+        self.port, *self.node_ports = free_ports(1 + clients)
         self._changes = list(changes)
 
     def __enter__(self) -> "Deployment":
@@ -159,6 +160,8 @@ class Deployment:
         """Wait for the end of the run."""
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
+            for name in [name for name, process in self.processes.items() if process.poll() is not None]:
+                raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
             if time.monotonic() - began > seconds:
                 raise TimeoutError(f"the run is still {status} after {seconds:g} s")
             time.sleep(2)
@@ -199,9 +202,8 @@ class Deployment:
         """Wait until a program listens."""
         began = time.monotonic()
         while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
+            if not is_free(port):
+                return
             if self.processes[name].poll() is not None or time.monotonic() - began > seconds:
                 raise RuntimeError(f"{name} does not listen:\n{self.log(name)}")
             time.sleep(0.3)
@@ -226,11 +228,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that no outgoing connection is given in the meantime."""
+    below = random.sample(range(20_000, 32_000), 12_000)  # those given to connections begin above
+    return list(islice(filter(is_free, below), count))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def write_certificates(folder: Path) -> None:
