@@ -23,7 +23,7 @@ from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium
 from dufl.game.population import Clients
 
-CLIENTS, ROUNDS, VOLUME, EPOCHS = 10, 12, 150, 20
+CLIENTS, ROUNDS, VOLUME, EPOCHS = 6, 9, 150, 20
 COSTS = 5e-4, 2.5e-5
 EXAMPLE = Path(__file__).absolute().parents[1] / "examples" / "flower-pytorch" / "stock"
 
@@ -65,8 +65,9 @@ def fresh_client(folder: str) -> ClientApp:
     """The same with data update."""
 
     def person(context: Context) -> Person:
-        context.run_config["folder"] = folder
-        return Person.at(context, stream_of(task().digits(train=True)), VOLUME, *COSTS)
+        client = int(context.node_config["partition-id"])
+        stream = stream_of(task().digits(train=True))(client)
+        return Person(client, Path(folder) / f"client-{client}.sqlite", stream, VOLUME, *COSTS)
 
     update = DataUpdate(person)
     app = update.register(ClientApp(mods=[update]))
