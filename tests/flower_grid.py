@@ -112,6 +112,7 @@ class Run:
         folder: Path,
         *changes: str,
         negotiated: bool = False,
+        masked: bool = True,
         meddle: Meddle | None = None,
         patience: int = 3,
     ) -> None:
@@ -130,6 +131,7 @@ class Run:
             self.world,
             folder / "server",
             negotiated=negotiated,
+            masked=masked,
             watch=self.rounds.append,
             patience=patience,
         )

@@ -11,7 +11,7 @@ from flwr.app import RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from dufl.errors import DuflError
+from dufl.errors import DuflError, InputError
 from dufl.experiment.files import to_json
 from dufl.flower import wire
 from dufl.flower.masking import unmasked
@@ -141,7 +141,11 @@ def _sums(
     answers = [answer.volumes for answer in nodes.ask_all(grid, wire.BEST_RESPONSE, asked, read)]
     total = np.sum(answers, axis=0, dtype=answers[0].dtype)
     volumes = unmasked(total) if masked else total
-    wire.check_volumes(volumes)
+    if not wire.are_volumes(volumes):
+        raise InputError(
+            "the sum of the clients' answers must be volumes, but some client's answer is nonsense: "
+            "negotiate with masked=False to see whose"
+        )
     return list(volumes)
 
 

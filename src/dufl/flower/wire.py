@@ -106,6 +106,8 @@ class Answer:
         volumes = from_arrays(records.get("arrays")).get("volumes", np.zeros(()))
         if volumes.shape != shape or volumes.dtype != (np.uint64 if masked else np.float64):
             raise InputError.of("an answer", f"{shape} volumes", f"{volumes.dtype} of {volumes.shape}")
+        if not masked and not are_volumes(volumes):
+            raise InputError.of("an answer", "volumes, all >= 0", volumes.min())
         return cls(_whole(_config(records), "client"), volumes)
 
 
@@ -218,7 +220,6 @@ def _list(config: ConfigRecord, name: str) -> list[Any]:
     return value
 
 
-def check_volumes(volumes: Volumes) -> None:
-    """Refuse answers that cannot be volumes."""
-    if not np.isfinite(volumes).all() or (volumes < 0).any():
-        raise InputError.of("a sum of answers", "numbers >= 0", "something else")
+def are_volumes(values: Volumes) -> bool:
+    """Whether these can be volumes."""
+    return bool(np.isfinite(values).all() and (values >= 0).all())
