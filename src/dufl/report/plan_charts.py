@@ -5,6 +5,7 @@ import numpy as np
 from dufl.game.dynamics import Array, staleness
 from dufl.game.plan import Plan
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
+from dufl.report.formats import number
 from dufl.report.interactive import Chart, Trace, axes, band, line, plain
 
 EACH = 40  # clients drawn one by one at most
@@ -32,9 +33,25 @@ def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
         }
         for i, (term, colour) in enumerate(TERMS)
     ]
+    totals = [sum(row) for row in parts]
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "y": names,
+            "x": plain(totals),
+            "text": [f" {number(total)}" for total in totals],
+            "textposition": "middle right",
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    )
     layout = axes(
         "cost over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
     )
+    layout["legend"]["traceorder"] = "normal"
+    most = max((total for total in totals if np.isfinite(total)), default=1.0)
+    layout["xaxis"]["range"] = [0, 1.25 * most]
     data = {"plan": names} | {term: [row[i] for row in parts] for i, (term, _) in enumerate(TERMS)}
     return Chart("cost_by_term", "What it costs the server", traces, layout, data)
 
@@ -102,9 +119,9 @@ def surface_chart(
         "contours": {"coloring": "fill", "showlines": False},
         "line": {"width": 0},
         "colorbar": {
-            "title": {"text": "cost U", "side": "right"},
+            "title": {"text": "cost U", "side": "top", "font": {"size": 13}},
             "tickvals": plain(np.log(ticks)),
-            "ticktext": [f"{tick:.3g}" for tick in ticks],
+            "ticktext": [*(f"{tick:.3g}" for tick in ticks[:-1]), f"≥ {ticks[-1]:.3g}"],
             "thickness": 14,
         },
         "hovertemplate": "R = %{x:.4g}, θ = %{y:.3f}<br>U = %{customdata:.4g}<extra></extra>",
@@ -138,7 +155,13 @@ def surface_chart(
             for name, payment, rate, cost, symbol, colour in marks
         ),
     ]
-    layout = axes("payment per round R", "conservation rate θ", hovermode="closest", yaxis={"range": [0, 1]})
+    layout = axes(
+        "payment per round R",
+        "conservation rate θ",
+        hovermode="closest",
+        xaxis={"range": [0, float(payments[-1])]},
+        yaxis={"range": [0, 1]},
+    )
     data = {
         "payment": np.repeat(payments, len(rates)),
         "conservation_rate": np.tile(rates, len(payments)),
