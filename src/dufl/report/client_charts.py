@@ -95,12 +95,12 @@ def earnings_charts(found: Earnings) -> list[Chart]:
         _chart("paid", "What each client is paid", BLUE, found, found.paid, found.measured_paid, many),
         _chart(
             "utility",
-            "What is left after its costs (utility)",
+            "What is left after its costs: utility",
             GREEN,
             found,
             found.utility,
             found.measured_utility,
-            "Costs of collecting and training are taken off." + many,
+            many,
         ),
     ]
 
@@ -126,7 +126,7 @@ def _bars(found: Earnings, planned: Array, measured: Array, colour: str) -> Draw
     layout = axes(
         "client, from the one who was to earn most",
         "money",
-        yaxis={"tickformat": ","},
+        yaxis={"tickformat": ",", "rangemode": "tozero"},
         xaxis={"type": "category"},
         bargap=0.35,
     )
@@ -143,4 +143,8 @@ def _lines(found: Earnings, planned: Array, measured: Array, colour: str) -> Dra
     return [
         line("measured", share, measured[some], ORANGE, hovertemplate="%{y:,.2f}", **marks),
         line("planned", share, planned[some], colour, hovertemplate="%{y:,.2f}"),
-    ], axes("clients, from those who were to earn most (%)", "money", yaxis={"tickformat": ","})
+    ], axes(
+        "clients, from those who were to earn most (%)",
+        "money",
+        yaxis={"tickformat": ",", "rangemode": "tozero"},
+    )

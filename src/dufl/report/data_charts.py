@@ -83,7 +83,7 @@ def _against_plan(
         if group in planned:
             name = group.name + PLANNED
             data[name] = at_rounds(planned[group][None], rounds)[0]
-            broad.append(wide_line(name, rounds, data[name], look(index)[0], hover))
+            broad.append(wide_line(name, rounds, data[name], look(groups, index)[0], hover))
     return _without_idle(replace(chart, traces=[*broad, *chart.traces], data=data), groups)
 
 

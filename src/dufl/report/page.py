@@ -132,7 +132,8 @@ def _cells(row: Sequence[Cell]) -> Iterator[str]:
         if isinstance(cell, str):
             yield f"<{tag}{scope}>{escape(cell)}</{tag}>"
         else:
-            yield f'<{tag}{scope} class="number" data-value="{cell[1]!r}">{escape(cell[0])}</{tag}>'
+            text, value = escape(cell[0].replace("-", "−")), float(cell[1])
+            yield f'<{tag}{scope} class="number" data-value="{value!r}">{text}</{tag}>'
 
 
 def _section(part: Section) -> str:

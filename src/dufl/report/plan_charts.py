@@ -159,7 +159,7 @@ def surface_chart(
         "payment per round R",
         "conservation rate θ",
         hovermode="closest",
-        xaxis={"range": [0, float(payments[-1])]},
+        xaxis={"range": [-0.04 * float(payments[-1]), float(payments[-1])]},
         yaxis={"range": [0, 1]},
     )
     data = {

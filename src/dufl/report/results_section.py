@@ -29,7 +29,7 @@ def headline(groups: Sequence[Group], found: Sequence[Planning]) -> str:
     pairs = _pairs(groups)
     if not pairs:
         said = [f"{one.label} the model ends at {_final(one)}{_so_far(one)}" for one in groups[:PAIRS]]
-        return f"{'; '.join(_capital(text) for text in said)}."
+        return f"{'; '.join(_capital(text) for text in said)}.{_offer(found)}"
     if len(pairs) > PAIRS:
         updated, alone = (sorted(pair[i].summary["final_accuracy"] for pair in pairs) for i in (0, 1))
         return (
@@ -66,11 +66,12 @@ def facts(groups: Sequence[Group], found: Sequence[Planning]) -> str:
 
 def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section:
     """A table of the groups, and how well they learn over the rounds."""
-    said = ["Drag across a chart to look closer, double-click to go back; the legend hides and shows lines."]
-    if any(len(one.runs) > 1 for one in groups):
-        said.insert(0, "Lines are means over the seeds; shades reach from the least to the most of them.")
+    several = any(len(one.runs) > 1 for one in groups)
+    shades = "Lines are means over the seeds; shades reach from the least to the most of them."
+    hint = "Drag across a chart to look closer, double-click to go back; the legend hides and shows lines."
     charts = [accuracy_chart(groups, arrival), loss_chart(groups, arrival), cost_so_far_chart(groups)]
-    return Section("Results", "Results", [summary_table(groups), paragraph(" ".join(said), "note"), charts])
+    words = [paragraph(shades, "note")] * several + [paragraph(hint, "note hint")]
+    return Section("Results", "Results", [summary_table(groups), *words, charts])
 
 
 def summary_table(groups: Sequence[Group]) -> str:
@@ -133,7 +134,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _offer(found: Sequence[Planning]) -> str:
-    if len(found) > 1:
+    if len(found) > 1 or not found[0].followers:
         return ""
     plan = found[0].plan
     return (

@@ -9,7 +9,8 @@ import numpy as np
 from dufl.data.arrival import Arrival
 from dufl.game.dynamics import Array
 from dufl.report.figures import GREY
-from dufl.report.interactive import COLOURS, DASHES, Chart, Column, Trace, axes, band, line
+from dufl.report.interactive import COLOURS, DASHES, Chart, Column, Trace, axes, band, faint, line
+from dufl.report.plan_charts import TERMS
 from dufl.report.stored import Group
 
 POINTS = 6000  # drawn in one chart at most, over all its groups
@@ -41,15 +42,25 @@ def loss_chart(groups: Sequence[Group], arrival: Arrival | None) -> Chart:
 
 
 def cost_so_far_chart(groups: Sequence[Group]) -> Chart:
-    """The server's cost of all rounds up to each, with measured volumes and ages."""
+    """The server's cost of all rounds up to each, with measured volumes and ages; of one group by term."""
     note = "Payment, too little data and stale data together, with volumes and ages as they were measured."
     layout = axes("round t", "cost U", yaxis={"rangemode": "tozero"})
-    return over_rounds(
-        Chart("cost_so_far", "Server cost so far", [], layout, {}, note),
-        groups,
-        lambda group: group.curve("server_cost"),
-        "%{y:,.4g}",
-    )
+    empty = Chart("cost_so_far", "Server cost so far", [], layout, {}, note)
+    if len(groups) == 1:
+        return _by_term(empty, groups[0])
+    return over_rounds(empty, groups, lambda group: group.curve("server_cost"), "%{y:,.4g}")
+
+
+def _by_term(chart: Chart, group: Group) -> Chart:
+    """The terms of the cost on top of each other: the mean over the seeds."""
+    rounds = np.arange(0, group.rounds, -(-group.rounds // POINTS))
+    traces, data = list[Trace](), dict[str, Column]({"round": rounds})
+    for (name, colour), field in zip(TERMS, ("payment", "volume", "staleness"), strict=True):
+        data[name] = group.curve(f"cost_of_{field}").mean(axis=0)[rounds]
+        more: dict[str, Any] = {"stackgroup": "cost", "fillcolor": faint(colour, 0.6), "line": {"width": 1}}
+        traces.append(line(name, rounds, data[name], colour, hovertemplate="%{y:,.4g}", **more))
+    data["all"] = group.curve("server_cost").mean(axis=0)[rounds]
+    return replace(chart, traces=traces, data=data)
 
 
 def classes_chart(groups: Sequence[Group], arrival: Arrival | None) -> Chart:
@@ -78,7 +89,7 @@ def over_rounds(chart: Chart, groups: Sequence[Group], curve: Curve, hover: str,
     traces: list[Trace] = []
     data: dict[str, Column] = {"round": rounds}
     for index, (group, values) in enumerate(zip(groups, curves, strict=True)):
-        colour, dash = look(index)
+        colour, dash = look(groups, index)
         name, shown = group.name + suffix, at_rounds(values, rounds)
         data[name] = shown.mean(axis=0)
         if len(shown) > 1:
@@ -90,9 +101,10 @@ def over_rounds(chart: Chart, groups: Sequence[Group], curve: Curve, hover: str,
     return replace(chart, traces=traces, data=data)
 
 
-def look(index: int) -> tuple[str, str]:
-    """Colour and dash of a group: no two of the first twelve share both."""
-    return COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
+def look(groups: Sequence[Group], index: int) -> tuple[str, str]:
+    """Colour and dash of a group: no two of twelve share both; the first is for data update."""
+    place = index + (groups[0].policy == "static")
+    return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
 
 
 def wide_line(name: str, rounds: Column, values: Column, colour: str, hover: str) -> Trace:
