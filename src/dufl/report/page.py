@@ -89,7 +89,7 @@ def make_page(title: str, top: str, sections: Sequence[Section]) -> str:
 
 def paragraph(text: str, kind: str = "") -> str:
     """A paragraph; `text` is escaped."""
-    return f"<p{_class(kind)}>{escape(text)}</p>"
+    return f"<p{_class(kind)}>{escape(text)}</p>\n"
 
 
 def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, sorts: bool = True) -> str:

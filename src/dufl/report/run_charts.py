@@ -59,6 +59,7 @@ def _by_term(chart: Chart, group: Group) -> Chart:
         data[name] = group.curve(f"cost_of_{field}").mean(axis=0)[rounds]
         more: dict[str, Any] = {"stackgroup": "cost", "fillcolor": faint(colour, 0.6), "line": {"width": 1}}
         traces.append(line(name, rounds, data[name], colour, hovertemplate="%{y:,.4g}", **more))
+    chart.layout["legend"]["traceorder"] = "normal"
     data["all"] = group.curve("server_cost").mean(axis=0)[rounds]
     return replace(chart, traces=traces, data=data)
 

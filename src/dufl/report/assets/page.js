@@ -66,6 +66,7 @@ async function draw(plot) {
 
 async function drawAll() {
   for (const plot of drawn.keys()) await draw(plot);
+  root.dataset.drawn = paper.matches ? "paper" : isDark() ? "dark" : "light";
 }
 
 async function start() {
@@ -84,10 +85,8 @@ async function start() {
   for (const plot of document.querySelectorAll(".plot")) {
     const { data, layout } = charts[plot.dataset.chart];
     drawn.set(plot, JSON.stringify({ data, layout }));
-    await draw(plot);
-    plot.dataset.drawn = "";
   }
-  root.dataset.ready = "";
+  await drawAll();
 }
 
 function showTheme() {
@@ -112,7 +111,13 @@ function unfold() {
 function changed() {
   unfold();
   showTheme();
-  if (root.dataset.ready !== undefined) drawAll();
+  drawing = drawing.then(drawAll).catch(complain);
+}
+
+function complain(fault) {
+  const trouble = document.getElementById("trouble");
+  trouble.textContent = `The charts cannot be drawn: ${fault.message}.`;
+  trouble.hidden = false;
 }
 
 function value(row, column) {
@@ -153,8 +158,4 @@ dark.addEventListener("change", changed);
 paper.addEventListener("change", changed);
 showTheme();
 
-start().catch((fault) => {
-  const trouble = document.getElementById("trouble");
-  trouble.textContent = `The charts cannot be drawn: ${fault.message}.`;
-  trouble.hidden = false;
-});
+let drawing = start().catch(complain); // one after the other
