@@ -83,13 +83,14 @@ def _against_plan(
         if group in planned:
             name = group.name + PLANNED
             data[name] = at_rounds(planned[group][None], rounds)[0]
-            broad.append(wide_line(name, rounds, data[name], look(groups, index)[0], hover))
+            if not _is_idle(group) or all(map(_is_idle, groups)):
+                broad.append(wide_line(name, rounds, data[name], look(groups, index)[0], hover))
     return _without_idle(replace(chart, traces=[*broad, *chart.traces], data=data), groups)
 
 
 def _without_idle(chart: Chart, groups: Sequence[Group]) -> Chart:
     """Draw groups without update only when the legend is asked for them: they would flatten the rest."""
-    idle = {group.name + suffix for group in groups for suffix in (MEASURED, PLANNED) if _is_idle(group)}
+    idle = {group.name + MEASURED for group in groups if _is_idle(group)}
     if all(map(_is_idle, groups)) or not idle:
         return chart
     for trace in chart.traces:

@@ -38,9 +38,10 @@ def headline(groups: Sequence[Group], found: Sequence[Planning]) -> str:
         )
     said = []
     for fresh, idle in pairs:
-        what = "the model" if len(pairs) == 1 else _what(fresh)
+        what = "" if len(pairs) == 1 else f" ({fresh.label.partition(', ')[2]})"
         far = _so_far(fresh) or _so_far(idle)
-        said.append(f"with data update {what} ends at {_final(fresh)}, without at {_final(idle)}{far}")
+        ends = f"the model ends at {_final(fresh)}, without at {_final(idle)}"
+        said.append(f"with data update{what} {ends}{far}")
     return f"{_capital('; '.join(said))}.{_offer(found)}"
 
 
@@ -122,11 +123,6 @@ def _so_far(one: Group) -> str:
     if one.finished:
         return ""
     return f" (stopped after {one.rounds:,} of {count(one.config.game.num_rounds, 'round')})"
-
-
-def _what(one: Group) -> str:
-    """What sets a pair apart from the others."""
-    return one.label.partition(", ")[2] or "the model"
 
 
 def _range(shares: Sequence[float]) -> str:

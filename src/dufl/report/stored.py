@@ -106,7 +106,7 @@ class Group:
         """The label, and how far it has come if not to the end."""
         if self.finished:
             return self.label
-        return f"{self.label} (stopped after {self.rounds:,} of {self.config.game.num_rounds:,} rounds)"
+        return f"{self.label} (stopped after {self.rounds:,} of {self.config.game.num_rounds:,})"
 
     def curve(self, field: str) -> Array:
         """What a field of the records was; of shape (runs, rounds)."""
@@ -207,8 +207,13 @@ def _label(settings: Settings, differing: Sequence[str]) -> str:
     policy = str(settings["training.policy"])
     said = [_NAMES.get(policy, policy)]
     said += [Path(settings[key]).name for key in _SAID_ALONE[1:] if key in differing]
-    said += [f"{key} = {settings.get(key, '–')}" for key in differing if key not in _SAID_ALONE]
+    said += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _SAID_ALONE]
     return ", ".join(said)
+
+
+def _short(key: str) -> str:
+    """A key without its section, if there is no other of that name."""
+    return key if key.endswith(".seed") else key.partition(".")[2]
 
 
 def _place(policy: str) -> int:

@@ -58,8 +58,36 @@ function coloured(text, night) {
 const SETTINGS = { responsive: true, displayModeBar: false }; // a bar would be six stops of the tab key a chart
 const drawn = new Map(); // the figure of every plot, as text
 
+// A name in lines of at most so many letters, as Plotly takes it.
+function wrapped(name, letters) {
+  const lines = [""];
+  for (const word of name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").split(" ")) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= letters) lines.push("");
+    lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines;
+}
+
+// A legend of many lines stands below its chart, which grows by as much.
+function makeRoom(plot, { data, layout }) {
+  let [entries, height] = [0, 0];
+  for (const trace of data.filter((trace) => trace.name)) {
+    const lines = wrapped(trace.name, plot.clientWidth / 7.5 - 6);
+    trace.name = lines.join("<br>");
+    if (trace.showlegend === false) continue;
+    entries += 1;
+    height += 13 + 17 * lines.length;
+  }
+  const below = entries > 4;
+  plot.style.setProperty("--legend", below ? `${height}px` : "0px");
+  if (!below) return;
+  layout.margin.b = 50 + height;
+  layout.legend = { orientation: "v", x: 0, yref: "container", y: 0, yanchor: "bottom" };
+}
+
 async function draw(plot) {
   const figure = coloured(drawn.get(plot), isDark());
+  makeRoom(plot, figure);
   if (paper.matches) Object.assign(figure.layout, { width: plot.clientWidth, height: plot.clientHeight });
   await Plotly.react(plot, figure.data, figure.layout, SETTINGS);
 }
