@@ -65,7 +65,7 @@ def test_nothing_keeps_anyone_out(tab: Tab) -> None:
     for width, height in (NARROW, WIDE):
         page.set_viewport_size({"width": width, "height": height})
         for theme in ("dark", "light"):
-            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=theme)
             drawn(tab, theme)
             assert tab.barriers() == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
