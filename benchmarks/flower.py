@@ -7,10 +7,12 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -19,6 +21,7 @@ from flwr.simulation import run_simulation
 
 from dufl.flower import DataUpdate, Person, WithDataUpdate, stream_of
 from dufl.flower.simulate import BACKEND, QUIET
+from dufl.game.negotiation import Question
 from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium
 from dufl.game.population import Clients
@@ -46,16 +49,18 @@ def train(message: Message, loader: Any) -> Message:
     return Message(content, reply_to=message)
 
 
-def plain_client() -> ClientApp:
-    """A client whose data never changes."""
+def plain_client(volumes: list[int]) -> ClientApp:
+    """A client without data update that trains on as many samples in every round."""
     app = ClientApp()
 
     @app.train()
     def run(message: Message, context: Context) -> Message:
-        import torch
-        from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader, TensorDataset
 
-        mine = torch.utils.data.Subset(task().digits(train=True), range(VOLUME))
+        config: Any = message.content["config"]
+        pictures, labels = task().digits(train=True).tensors
+        some = volumes[config["server-round"] - 1]
+        mine = TensorDataset(pictures[:some], labels[:some])
         return train(message, DataLoader(mine, batch_size=32, shuffle=True))
 
     return app
@@ -90,9 +95,10 @@ def server(times: list[float], folder: str | None) -> ServerApp:
 
         strategy: Any = FedAvg(fraction_evaluate=0.0)
         if folder is not None:
-            strategy = WithDataUpdate(strategy, game(), folder, plan=steady())
+            strategy = WithDataUpdate(strategy, game(), folder, plan=steady()[0])
         model = ArrayRecord(task().Net().state_dict())
-        strategy.start(grid, model, num_rounds=ROUNDS, evaluate_fn=evaluate)
+        result = strategy.start(grid, model, num_rounds=ROUNDS, evaluate_fn=evaluate)
+        assert len(result.train_metrics_clientapp) == ROUNDS, "some clients failed"
 
     return app
 
@@ -102,16 +108,16 @@ def game() -> Game:
     return Game(clients=Clients(float(VOLUME), *COSTS, count=CLIENTS), num_rounds=ROUNDS)
 
 
-def steady() -> Any:
-    """An offer at which every client keeps about as many samples as the plain one has."""
-    from dufl.game.negotiation import Question
-
+@lru_cache
+def steady() -> tuple[Question, list[int]]:
+    """An offer at which clients hold about `VOLUME` samples, and what each of them holds in every round."""
     low, high = 1.0, 500.0
     for _ in range(40):
         middle = (low + high) / 2
         plan = equilibrium(game(), payment=middle, conservation_rate=0.5)
         low, high = (middle, high) if plan.volume.mean() < VOLUME else (low, middle)
-    return Question(low, 0.5, plan.equilibrium.announced_volume)
+    offer = Question(plan.payment, 0.5, plan.equilibrium.announced_volume)
+    return offer, np.rint(plan.volume[:, 0]).astype(int).tolist()
 
 
 def seconds_a_round(folder: str | None) -> float:
@@ -119,7 +125,7 @@ def seconds_a_round(folder: str | None) -> float:
     times: list[float] = []
     run_simulation(
         server(times, folder),
-        plain_client() if folder is None else fresh_client(folder),
+        plain_client(steady()[1]) if folder is None else fresh_client(folder),
         num_supernodes=CLIENTS,
         backend_config=BACKEND,
     )
