@@ -48,6 +48,8 @@ def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:
     code, out, err = simulate(*arguments)
     assert (code, err) == (0, "")
     assert "digits, logistic, fedavg, dufl" in out
+    assert out.endswith(f"report: {tmp_path}/run/report.html\n")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1_000_000
     assert json.loads((tmp_path / "run" / "deal.json").read_text())["phases"] <= 12
     code, _, err = simulate(*arguments)
     assert (code, err.count("\n")) == (2, 1)

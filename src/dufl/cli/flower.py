@@ -30,8 +30,8 @@ def simulate(
 
     The run directory is that of `dufl train`; deal.json and ledger.sqlite are beside.
     """
-    from dufl.cli.train import bar, configured
-    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.cli.train import bar, configured, show_run
+    from dufl.experiment.files import check_directory, make_directory
     from dufl.experiment.run_directory import RunDirectory, read_metrics
 
     check_directory(out)
@@ -50,18 +50,7 @@ def simulate(
     from dufl.experiment.train import Run
 
     done = Run(config, read_metrics(out), place.weights(), out)
-    from dufl.report.training_figures import write_run_figure
-
-    write_run_figure(done)
-    if json:
-        typer.echo(to_json(done.summary()), nl=False)
-        return
-    from rich.console import Console
-
-    from dufl.report.training_table import run_table
-
-    Console(width=None if Console().is_terminal else 100).print(run_table(done))
-    typer.echo(f"written: {out}/metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
+    show_run(done, json, "metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
 
 
 def needs_flower() -> None:

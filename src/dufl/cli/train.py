@@ -12,6 +12,7 @@ from dufl.errors import InputError
 
 if TYPE_CHECKING:
     from dufl.experiment.config import Config
+    from dufl.experiment.train import Run
     from dufl.learning.federation import Record
 
 RunOut = Annotated[
@@ -35,7 +36,7 @@ def train(
     The sections [data] and [training] of the file say on what and how. With --out everything is kept:
     metrics of every round, the model, and checkpoints to go on from after a stop.
     """
-    from dufl.experiment.files import check_directory, to_json
+    from dufl.experiment.files import check_directory
     from dufl.experiment.run_directory import RunDirectory
     from dufl.experiment.train import train as run_training
 
@@ -53,21 +54,26 @@ def train(
         over = f"{len(run.records)} of {config.game.num_rounds} rounds"
         typer.echo(f"stopped after {over}; {go_on}", err=True)
         raise typer.Exit(130)
-    if out:
-        from dufl.report.training_figures import write_run_figure
+    show_run(run, json, "metrics.jsonl, model.safetensors, summary.json, training.png and more")
 
+
+def show_run(run: "Run", json: bool, files: str) -> None:
+    """What a command that trained ends with: a figure and a report if the run is kept, then its numbers."""
+    from rich.console import Console
+
+    from dufl.experiment.files import to_json
+    from dufl.report.training_figures import write_run_figure
+    from dufl.report.training_table import run_table
+
+    if run.folder:
         write_run_figure(run)
-        page = report_of(out)
+        page = report_of(run.folder)
     if json:
         typer.echo(to_json(run.summary()), nl=False)
         return
-    from rich.console import Console
-
-    from dufl.report.training_table import run_table
-
     Console(width=None if Console().is_terminal else 100).print(run_table(run))
-    if out:
-        typer.echo(f"written: {out}/metrics.jsonl, model.safetensors, summary.json, training.png and more")
+    if run.folder:
+        typer.echo(f"written: {run.folder}/{files}")
         typer.echo(f"report: {page}")
 
 
