@@ -99,11 +99,10 @@ def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients
     source = f"{name} " if name else ""
     sections = {name: _section(table, name) for name in _KNOWN}
     clients = _in_section(source, "clients", lambda: _clients_section(sections["clients"]))
-    if people is None:
-        people = _in_section(source, "clients", lambda: clients.clients(folder))
-    game = _in_section(source, "game", lambda: Game(clients=people, **sections["game"]))
+    everyone = _in_section(source, "clients", lambda: clients.clients(folder, people))
+    game = _in_section(source, "game", lambda: Game(clients=everyone, **sections["game"]))
     leader = _in_section(source, "leader", lambda: LeaderSection(**sections["leader"]))
-    if leader.competition == "exact" and game.clients.size < 2:
+    if leader.competition == "exact" and everyone.size < 2:
         raise InputError.of(
             "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
         )

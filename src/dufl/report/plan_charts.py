@@ -1,5 +1,7 @@
 """A plan in charts that one can point at: what it costs, its course, the cost around it, who earns what."""
 
+from typing import Any
+
 import numpy as np
 
 from dufl.game.dynamics import Array, staleness
@@ -33,10 +35,26 @@ def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
         for i, (term, colour) in enumerate(TERMS)
     ]
     layout = axes(
-        "cost over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
+        "cost U over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
     )
+    layout["legend"]["traceorder"] = "normal"
+    layout |= _cut([sum(row) for row in parts], names[-1])
     data = {"plan": names} | {term: [row[i] for row in parts] for i, (term, _) in enumerate(TERMS)}
     return Chart("cost_by_term", "What it costs the server", traces, layout, data)
+
+
+def _cut(totals: list[float], name: str) -> dict[str, Any]:
+    """Cut a last bar that would dwarf the others, and write at its end how long it is."""
+    *others, last = totals
+    if not last > 3 * max(others) > 0:
+        return {}
+    edge = 1.3 * max(others)
+    text = f"{last:#.4g} →" if np.isfinite(last) else "without bound →"
+    note = {"x": edge, "y": name, "text": text, "xanchor": "right", "showarrow": False}
+    return {
+        "xaxis": axes("cost U over all rounds", "")["xaxis"] | {"range": [0, edge]},
+        "annotations": [note | {"font": {"color": "black", "size": 13}}],
+    }
 
 
 def course_charts(plan: Plan) -> list[Chart]:
@@ -59,11 +77,12 @@ def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart
     traces: list[Trace] = []
     data = {"round": rounds, "mean": mean}
     if each.shape[1] <= EACH:
-        for k in range(each.shape[1]):
-            own = line("each client", rounds, each[:, k], GREY, hoverinfo="skip", opacity=0.5)
-            own |= {"line": {"color": GREY, "width": 1}, "legendgroup": "each", "showlegend": k == 0}
-            traces.append(own)
-            data[f"client {k}"] = each[:, k]
+        # one line with gaps draws much faster than a line a client
+        times, gap = np.append(rounds, rounds[-1]), np.full((1, each.shape[1]), np.nan)
+        every = np.vstack([each, gap]).T
+        own = line("each client", np.tile(times, len(every)), every.ravel(), GREY, hoverinfo="skip")
+        traces.append(own | {"opacity": 0.5, "line": {"color": GREY, "width": 1}})
+        data |= {f"client {k}": each[:, k] for k in range(each.shape[1])}
     else:
         low, high = np.quantile(each, [0.05, 0.95], axis=1)
         traces += band("90 % of clients", rounds, low, high, GREY)
@@ -123,7 +142,7 @@ def surface_chart(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": f"{name}: U = {cost:.4g}",
+                "name": f"{name}: U = {cost:#.4g}",
                 "x": [payment],
                 "y": [rate],
                 "cliponaxis": False,

@@ -63,7 +63,7 @@ def _course(axes: Axes, each: Array, mean: Array, title: str, unit: str) -> None
 def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _: None) -> Figure:
     """The server's cost at the clients' equilibrium over (R, θ), with the plan marked."""
     game = plan.game
-    high = _right_edge(plan, rival)
+    high = right_edge(plan, rival)
     payments = np.linspace(0, high, SURFACE[0])
     payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
     rates = np.linspace(0, 1, SURFACE[1])
@@ -98,7 +98,7 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     return figure
 
 
-def _right_edge(plan: Plan, rival: Plan | None) -> float:
+def right_edge(plan: Plan, rival: Plan | None) -> float:
     """The largest payment shown: the optimum should be well inside, not lost in a corner."""
     high = plan.game.payment_range[1]
     most = max(plan.payment, rival.payment if rival else 0.0)

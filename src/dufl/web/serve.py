@@ -1,0 +1,79 @@
+"""The server of the page: Streamlit, on this machine only unless told otherwise, and silent to the world."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from dufl.errors import InputError
+
+FIRST_PORT = 8501
+_TRIED = 100  # ports
+LOCAL = "127.0.0.1"
+_EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+def free_port(host: str, wanted: int | None) -> int:
+    """The port that is wanted, which must be free; or the first one that is."""
+    if wanted is not None:
+        if not _is_free(host, wanted):
+            raise InputError.of("--port", f"free on {host}", f"{wanted}, which is in use")
+        return wanted
+    for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
+        if _is_free(host, port):
+            return port
+    raise InputError(f"--port must be given: none from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free")
+
+
+def address_of(host: str, port: int) -> str:
+    """What to type into a browser on this machine."""
+    named = LOCAL if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{named}:{port}"
+
+
+def serve(file: Path | None, host: str, port: int, open_browser: bool) -> None:
+    """Serve the page until it is stopped."""
+    from streamlit.web import bootstrap
+
+    from dufl.web import page
+
+    options = settings(host, port, open_browser)
+    bootstrap.load_config_options(options)
+    bootstrap.run(page.__file__, False, [str(file)] if file else [], options)
+
+
+def settings(host: str, port: int, open_browser: bool) -> dict[str, Any]:
+    """Streamlit's options: no usage statistics, no question to other machines, a quiet terminal."""
+    return {
+        "browser_gatherUsageStats": False,
+        "browser_serverAddress": LOCAL if host in _EVERYWHERE else host,
+        "browser_serverPort": port,
+        "client_showErrorDetails": "none",
+        "client_toolbarMode": "minimal",
+        "global_developmentMode": False,
+        "logger_hideWelcomeMessage": True,
+        "logger_level": "error",
+        "runner_magicEnabled": False,
+        "server_address": host,
+        "server_fileWatcherType": "none",
+        "server_headless": not open_browser,
+        "server_maxUploadSize": 20,
+        "server_port": port,
+        "server_showEmailPrompt": False,
+        "theme_headingFontSizes": ["1.9rem", "1.15rem", "1rem"],
+        "theme_paddingTop": "2.5rem",
+        "theme_paddingBottom": "2rem",
+        "theme_sidebar_paddingTop": "0rem",
+        "theme_light_primaryColor": "#0072B2",
+        "theme_dark_primaryColor": "#56B4E9",
+    }
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError:
+            return False
+    return True
