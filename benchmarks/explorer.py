@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
@@ -36,15 +37,12 @@ def measured(tab: AppTest) -> list[tuple[float, float]]:
         marks.append(time.perf_counter())  # the page has shown the plan, and turns to Algorithm 1
         return original(*arguments)
 
-    answer.rival_plan = noted
-    try:
+    with patch.object(answer, "rival_plan", noted):
         for sigma in SENSITIVITIES:
             marks.clear()
             begin = time.perf_counter()
             tab.slider(key="time_sensitivity").set_value(round(sigma, 2)).run()
             found.append((marks[0] - begin, time.perf_counter() - begin))
-    finally:
-        answer.rival_plan = original
     return found
 
 

@@ -29,12 +29,14 @@ def explore(
     _needs_streamlit()
     from dufl.web.answer import warm_up
     from dufl.web.choices import Question, beginning
-    from dufl.web.serve import address_of, free_port, serve
+    from dufl.web.serve import address_of, free_port, is_local, serve
     from dufl.web.source import begin
 
     source = begin(file)
     chosen = free_port(host, port)
     warm_up(Question(source, beginning(source)))
+    if not is_local(host):
+        typer.echo(f"warning: whoever reaches this machine on port {chosen} can use the page", err=True)
     typer.echo(f"open {address_of(host, chosen)} in a browser; Ctrl-C ends it")
     serve(file, host, chosen, open_browser=not no_browser)
 

@@ -106,15 +106,18 @@ def surface_chart(
         best: the best plan, if `plan` is another that one wants to compare with it.
     """
     shown = np.where(np.isfinite(costs), costs, np.nan)
-    least = min(np.nanmin(shown), plan.server_cost)
+    floor = max(1e-6 * np.nanmax(shown), 1e-300)  # a cost may be nothing at all, which has no logarithm
+    least = max(min(np.nanmin(shown), plan.server_cost), floor)
     most = max(min(4 * least, np.nanmax(shown)), 1.01 * least)
     ticks = np.geomspace(least, most, 5)
     surface: Trace = {
         "type": "contour",
         "x": plain(payments),
         "y": plain(rates),
-        "z": [plain(row) for row in np.log(np.minimum(shown, most)).T],
+        "z": [plain(row) for row in np.log(np.clip(shown, least, most)).T],
         "customdata": [plain(row) for row in shown.T],
+        "zmin": float(np.log(least)),
+        "zmax": float(np.log(most)),
         "colorscale": "Viridis",
         "reversescale": True,
         "ncontours": 24,

@@ -74,7 +74,7 @@ def plan_of(question: Question, progress: Progress = _ignore) -> Plan:
         given = choices.payment is not None and choices.conservation_rate is not None
         return offered(config) if given else config.solve(progress)
 
-    return _memory.get(("plan", question), make)
+    return _memory.get(("plan", _essential(question)), make)
 
 
 def optimum_of(question: Question, progress: Progress = _ignore) -> Plan:
@@ -143,4 +143,11 @@ def warm_up(question: Question) -> None:
 
 def _anticipating(question: Question) -> Question:
     choices = replace(question.choices.unpinned, method="anticipating")
-    return Question(question.source, choices)
+    return _essential(Question(question.source, choices))
+
+
+def _essential(question: Question) -> Question:
+    """The question without what concerns Algorithm 1 only, where another leads."""
+    if question.choices.method == "algorithm1":
+        return question
+    return replace(question, choices=replace(question.choices, search="bayesian", damping=0.0))

@@ -38,7 +38,7 @@ def show(file: Path | None) -> None:
         try:
             state.begin(begin(file))
         except InputError as found:  # the file was changed after the server had started
-            st.error(str(found))
+            st.error(words.plain(str(found)))
             return
     question, fault = state.asked(), None
     try:
@@ -58,7 +58,7 @@ def _main(question: Question, fault: FieldError | None) -> None:
         with st.spinner("Algorithm 1 is searching") if _is_slow(question) else nullcontext():
             plan = plan_of(question, progress)
     except InputError as found:
-        notice.error(f"{found}. What is shown is the last plan that could be made.")
+        notice.error(f"{words.plain(str(found))}. What is shown is the last plan that could be made.")
         if "good" not in st.session_state:
             return
         question = st.session_state["good"]
@@ -125,7 +125,7 @@ def _take_away(question: Question, plan: Plan) -> None:
     st.code(question.command(), language="bash", wrap_lines=True)
     files = question.files()
     if files:
-        st.caption(f"Run it in the folder of {' and '.join(files)}.")
+        st.caption(words.plain(f"Run it in the folder of {' and '.join(files)}."))
     people = question.source.people
     toml = question.config().to_toml(people.name if people else "clients.csv")
     downloads: list[tuple[str, Content, str, str]] = [

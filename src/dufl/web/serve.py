@@ -24,6 +24,11 @@ def free_port(host: str, wanted: int | None) -> int:
     raise InputError(f"--port must be given: none from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free")
 
 
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 def address_of(host: str, port: int) -> str:
     """What to type into a browser on this machine."""
     named = LOCAL if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
@@ -63,6 +68,7 @@ def settings(host: str, port: int, open_browser: bool) -> dict[str, Any]:
         "theme_paddingTop": "2.5rem",
         "theme_paddingBottom": "2rem",
         "theme_sidebar_paddingTop": "0rem",
+        "theme_light_textColor": "#111111",  # dark enough for what Streamlit pales, too
         "theme_light_primaryColor": "#0072B2",
         "theme_dark_primaryColor": "#56B4E9",
     }

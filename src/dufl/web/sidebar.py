@@ -8,7 +8,7 @@ import streamlit as st
 from dufl.web.choices import FieldError, Question, beginning
 from dufl.web.spread import KINDS, LISTED, NAMES
 from dufl.web.state import load_csv, load_toml, payment_step, turn
-from dufl.web.words import scientific
+from dufl.web.words import plain, scientific
 
 STEPS = {"initial_volume": 100.0, "collection_cost": 5e-5, "training_cost": 5e-6}
 WEIGHTS = [float(f"{digits}e{power}") for power in range(-7, 0) for digits in (1, 1.5, 2, 3, 5, 7)]
@@ -32,7 +32,7 @@ def draw(question: Question, fault: FieldError | None) -> None:
 
 def _mark(fault: FieldError | None, *keys: str) -> None:
     if fault is not None and fault.field in keys:
-        st.error(str(fault))
+        st.error(plain(str(fault)))
 
 
 def _heading(text: str) -> None:
@@ -78,11 +78,11 @@ def _federation(question: Question, mark: Mark) -> None:
         left.number_input("Clients N", step=1, key="count", help="How many clients take part.")
     else:
         there = f"{people.clients.size:,}"
-        left.text_input("Clients N", there, disabled=True, help=f"As many as {people.name} has.")
+        left.text_input("Clients N", there, disabled=True, help="As many as the CSV file has.")
     right.number_input("Rounds T", step=10, key="num_rounds", help="How many rounds are trained.")
     mark("count", "num_rounds")
     if people is not None:
-        st.caption(f"Volumes and costs are those in {people.name}.")
+        st.caption(plain(f"Volumes and costs are those in {people.name}."))
         return
     _spread("initial_volume", "Initial volume D(0)", "Samples that a client holds before round 0.", mark)
     unit = "Money per squared sample collected in a round: one more costs 2α·Δ."
@@ -153,9 +153,9 @@ def _files(mark: Mark) -> None:
     _heading("Files")
     st.file_uploader("Load a TOML file", type="toml", key="toml_file", on_change=load_toml)
     if st.session_state.get("toml_fault"):
-        st.error(st.session_state["toml_fault"])
+        st.error(plain(st.session_state["toml_fault"]))
     about = "One line a client, with the columns initial_volume, collection_cost and training_cost."
     st.file_uploader("Clients from a CSV file", type="csv", key="csv_file", on_change=load_csv, help=about)
     if st.session_state.get("csv_fault"):
-        st.error(st.session_state["csv_fault"])
+        st.error(plain(st.session_state["csv_fault"]))
     mark("people")

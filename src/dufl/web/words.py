@@ -1,8 +1,19 @@
 """Numbers and sentences as the page has them."""
 
+import re
+
 import numpy as np
 
 from dufl.game.plan import Plan
+
+
+def plain(text: str) -> str:
+    r"""A text that Markdown leaves as it is, whatever is in it.
+
+    >>> print(plain("[game] num_rounds must be >= 2"))
+    \[game\] num\_rounds must be \>= 2
+    """
+    return re.sub(r"([\\`*_{}\[\]()#+.!|<>~$:^-])", r"\\\1", text)
 
 
 def scientific(value: float) -> str:
