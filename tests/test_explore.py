@@ -25,7 +25,7 @@ from dufl.web.words import plain
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
 PEOPLE = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
-RICH = {
+RICH: dict[str, dict[str, Any]] = {
     "game": {"num_rounds": 12, "decay": 0.99, "volume_weight": 2.0, "payment_range": [1, 300]},
     "clients": {"count": 3, "initial_staleness": 2.0, "capacity": 9000, "training_cost": [1e-5, 2e-5, 3e-5]},
     "leader": {"evaluations": 12, "seed": 3},

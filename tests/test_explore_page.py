@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from browser import NARROW, Tab, browse, needs_chromium
 
@@ -98,7 +98,7 @@ def command(page: Page) -> str:
 
 
 def choose_file(page: Page, label: str, name: str, content: str) -> None:
-    file = {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+    file: FilePayload = {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
     page.get_by_test_id("stFileUploader").filter(has_text=label).locator("input").set_input_files([file])
 
 

@@ -81,7 +81,7 @@ def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart
         times, gap = np.append(rounds, rounds[-1]), np.full((1, each.shape[1]), np.nan)
         every = np.vstack([each, gap]).T
         own = line("each client", np.tile(times, len(every)), every.ravel(), GREY, hoverinfo="skip")
-        traces.append(own | {"opacity": 0.5, "line": {"color": GREY, "width": 1}})
+        traces.append(own | {"opacity": 0.7, "line": {"color": GREY, "width": 1}})
         data |= {f"client {k}": each[:, k] for k in range(each.shape[1])}
     else:
         low, high = np.quantile(each, [0.05, 0.95], axis=1)
@@ -161,6 +161,7 @@ def surface_chart(
         ),
     ]
     layout = axes("payment per round R", "conservation rate θ", hovermode="closest", yaxis={"range": [0, 1]})
+    layout["legend"]["y"] = 1.06  # clear of the mark in the upper corner
     data = {
         "payment": np.repeat(payments, len(rates)),
         "conservation_rate": np.tile(rates, len(payments)),

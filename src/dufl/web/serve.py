@@ -37,10 +37,12 @@ def address_of(host: str, port: int) -> str:
 
 def serve(file: Path | None, host: str, port: int, open_browser: bool) -> None:
     """Serve the page until it is stopped."""
+    from streamlit import cli_util
     from streamlit.web import bootstrap
 
     from dufl.web import page
 
+    cli_util.print_to_cli = _silence  # Ctrl-C ends it without a word, even when nobody reads what it says
     options = settings(host, port, open_browser)
     bootstrap.load_config_options(options)
     bootstrap.run(page.__file__, False, [str(file)] if file else [], options)
@@ -72,6 +74,10 @@ def settings(host: str, port: int, open_browser: bool) -> dict[str, Any]:
         "theme_light_primaryColor": "#0072B2",
         "theme_dark_primaryColor": "#56B4E9",
     }
+
+
+def _silence(message: str, **_: Any) -> None:
+    """What Streamlit would tell the terminal."""
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -114,7 +114,8 @@ def remarks(plan: Plan) -> list[str]:
         )
     losing = int((plan.outcomes.utility < 0).sum())
     if losing:
-        found.append(f"{losing:,} of {plan.game.clients.size:,} clients lose by taking part.")
+        verb = "loses" if losing == 1 else "lose"
+        found.append(f"{losing:,} of {plan.game.clients.size:,} clients {verb} by taking part.")
     if not plan.converged:
         found.append(f"The equilibrium was found only within {plan.residual:.1e}.")
     if plan.trace is not None and not plan.trace.converged:
