@@ -234,6 +234,8 @@ def test_a_port_that_is_taken() -> None:
         ):
             free_port("127.0.0.1", port)
     assert free_port("127.0.0.1", None) >= 8501
+    with pytest.raises(InputError, match=r"--host must be an address of this machine, got 192\.0\.2\.1"):
+        free_port("192.0.2.1", None)
 
 
 def test_the_page_stays_on_this_machine() -> None:
@@ -364,6 +366,50 @@ def test_a_plan_that_does_not_fit_is_explained(there: Path, monkeypatch: pytest.
     assert tab.error[0].value.startswith(plain("capacity must hold the plan, got 1500 for client 0"))
     assert shown(tab)
     assert before
+
+
+def give(tab: AppTest, key: str, name: str, text: str | None) -> list[str]:
+    """Upload a file, or take it away; the messages in the sidebar."""
+    file = None if text is None else (name, text.encode(), "text/plain")
+    tab.file_uploader(key=key).set_value(file).run()
+    assert not tab.exception
+    return [error.value for error in tab.sidebar.error]
+
+
+def test_files_come_and_go_in_any_order(tab: AppTest) -> None:
+    names = '[game]\nnum_rounds = 9\n[clients]\nfile = "people.csv"\n'
+    wanting = [plain("[clients] file: give people.csv too, as the CSV file of clients")]
+    assert give(tab, "toml_file", "named.toml", names) == wanting
+    assert "5 clients · 12 rounds" in tab.caption[0].value
+    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
+    assert "3 clients · 9 rounds" in tab.caption[0].value
+    assert tab.code[0].value == "dufl plan named.toml"
+    assert give(tab, "csv_file", "people.csv", None) == wanting
+    assert "3 clients · 9 rounds" in tab.caption[0].value
+    assert give(tab, "toml_file", "named.toml", None) == []
+    assert "5 clients · 12 rounds" in tab.caption[0].value
+    assert tab.code[0].value == "dufl plan federation.toml"
+
+
+def test_a_csv_file_gives_the_fields_back_when_it_goes(tab: AppTest) -> None:
+    tab.number_input(key="count").set_value(6).run()
+    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
+    assert "3 clients" in tab.caption[0].value
+    tab.slider(key="time_sensitivity").set_value(0.5).run()
+    assert "dufl.toml" in tab.code[0].value
+    assert give(tab, "csv_file", "people.csv", None) == []
+    assert "6 clients" in tab.caption[0].value
+    assert tab.number_input(key="count").value == 6
+    short = "initial_volume,collection_cost,training_cost\n"
+    assert give(tab, "csv_file", "short.csv", short) == [
+        plain("short.csv must have a header and at least one client, got 1 lines")
+    ]
+    assert give(tab, "csv_file", "wrong.csv", short + "1,-1,1\n") == [
+        plain("wrong.csv: collection_cost must be > 0, got -1 for client 0")
+    ]
+    assert "6 clients" in tab.caption[0].value
+    assert len(give(tab, "toml_file", "other.toml", "[game]\nnum_rounds = 7\n")) == 1
+    assert "15 clients · 7 rounds" in tab.caption[0].value
 
 
 def test_everything_the_page_says_is_json_for_programs() -> None:

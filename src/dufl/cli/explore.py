@@ -1,5 +1,6 @@
 """`dufl explore`: a page on which one changes a federation and sees its plan."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -34,7 +35,8 @@ def explore(
 
     source = begin(file)
     chosen = free_port(host, port)
-    warm_up(Question(source, beginning(source)))
+    with suppress(InputError):  # the page will say what is wrong with it
+        warm_up(Question(source, beginning(source)))
     if not is_local(host):
         typer.echo(f"warning: whoever reaches this machine on port {chosen} can use the page", err=True)
     typer.echo(f"open {address_of(host, chosen)} in a browser; Ctrl-C ends it")

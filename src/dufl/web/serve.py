@@ -1,6 +1,8 @@
 """The server of the page: Streamlit, on this machine only unless told otherwise, and silent to the world."""
 
+import errno
 import socket
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from dufl.errors import InputError
 FIRST_PORT = 8501
 _TRIED = 100  # ports
 LOCAL = "127.0.0.1"
+_USED = ("pandas", "pyarrow", "plotly.graph_objects")  # loaded before the first visitor waits for them
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -42,6 +45,8 @@ def serve(file: Path | None, host: str, port: int, open_browser: bool) -> None:
 
     from dufl.web import page
 
+    for name in _USED:
+        import_module(name)
     cli_util.print_to_cli = _silence  # Ctrl-C ends it without a word, even when nobody reads what it says
     options = settings(host, port, open_browser)
     bootstrap.load_config_options(options)
@@ -86,6 +91,10 @@ def _is_free(host: str, port: int) -> bool:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((host, port))
-        except OSError:
-            return False
+        except OSError as fault:
+            if fault.errno == errno.EADDRINUSE:
+                return False
+            if fault.errno == errno.EACCES:
+                raise InputError.of("--port", "one that you may listen on", port) from None
+            raise InputError.of("--host", "an address of this machine", host) from None
     return True

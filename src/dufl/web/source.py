@@ -52,7 +52,7 @@ class Source:
         change(table, changes)
         wanted = _clients_of(table).get("file")
         if wanted is not None and self.people is None:
-            raise InputError(f"[clients] file: give {wanted} too, below, as the CSV file of clients")
+            raise InputError(f"[clients] file: give {wanted} too, as the CSV file of clients")
         return resolve(table, name=name, people=self.people.clients if self.people else None)
 
     @property

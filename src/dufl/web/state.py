@@ -5,6 +5,7 @@ three fields: its kind and its numbers.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -59,9 +60,11 @@ def load_toml() -> None:
     """A TOML file was given, or taken away."""
     state = st.session_state
     state["toml_fault"] = ""
-    file = state["toml_file"]
-    try:
+    file, people = state["toml_file"], None
+    with suppress(InputError):  # a broken CSV file has been told already, beside its own field
         people = _people()
+        state["csv_fault"] = ""
+    try:
         if file is None:
             first: Source = state["first"]
             _start(first.with_people(people or first.people))
@@ -82,8 +85,14 @@ def load_csv() -> None:
         return
     if people is not None and state.get("toml_fault"):  # a TOML file may have waited for it
         load_toml()
-    source, first = state["source"], state["first"]
-    state["source"] = source.with_people(people or (first.people if source.name == first.name else None))
+    before, first = state["source"], state["first"]
+    source = before.with_people(people or (first.people if before.name == first.name else None))
+    try:
+        beginning(source)
+    except InputError as fault:  # the file is sound, but does not fit to the rest
+        state["csv_fault"] = str(fault)
+        return
+    state["source"] = source
 
 
 def _start(source: Source) -> None:
