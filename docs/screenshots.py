@@ -1,7 +1,6 @@
-"""Pictures of pages, taken in a headless browser: the explorer, as `dufl explore` serves it."""
+"""Pictures of pages that a server makes: the explorer, as `dufl explore` serves it."""
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,23 +10,26 @@ from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import expect
 
-WIDE = {"width": 1440, "height": 900}
-COLOURS = 96  # enough for a page, whose picture then stays small
+COLOURS = 128  # enough for a page, whose picture then stays small
 SOON = 60_000  # milliseconds
 
 
 def explorer(path: Path) -> None:
     """The explorer with the paper's defaults, once all of it is there."""
-    with served() as address, opened(address) as page:
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+    from browser import browse
+
+    with served() as address, browse(address) as tab:
+        page = tab.page
         algorithm1 = page.get_by_test_id("stMetric").filter(has_text="U against Algorithm 1")
         expect(algorithm1.get_by_test_id("stMetricValue")).not_to_have_text("…", timeout=SOON)
         expect(page.locator(".js-plotly-plot")).to_have_count(6, timeout=SOON)
         expect(page.get_by_text("no update: U =")).to_be_visible(timeout=SOON)
         page.wait_for_timeout(1000)  # until the charts have found their size
         with Image.open(BytesIO(page.screenshot())) as picture:
-            every = Image.Quantize.MAXCOVERAGE  # keeps the colour of a small mark
+            every = Image.Quantize.FASTOCTREE  # keeps the colour of a small mark
             few = picture.convert("RGB").quantize(COLOURS, every, dither=Image.Dither.NONE)
             few.save(path, optimize=True)
 
@@ -45,26 +47,6 @@ def served() -> Iterator[str]:
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)
-
-
-@contextmanager
-def opened(address: str) -> Iterator[Page]:
-    """A page in headless Chromium."""
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is not installed: run tools/chromium"
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport=WIDE, color_scheme="light")
-        for _ in range(50):  # the server listens a moment after it has told its address
-            try:
-                page.goto(address)
-                break
-            except Exception as fault:
-                if "ERR_CONNECTION_REFUSED" not in str(fault):
-                    raise
-                page.wait_for_timeout(100)
-        yield page
-        browser.close()
 
 
 if __name__ == "__main__":

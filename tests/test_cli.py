@@ -64,6 +64,10 @@ def test_out_writes_everything_and_certify_reads_it(dufl_command: Any, tmp_path:
             assert arrays[name].shape == (20, 15)
         np.testing.assert_allclose(arrays["volume"].sum(axis=1), arrays["total_volume"], rtol=1e-12)
         assert arrays["total_volume"].tolist() == summary["total_volume"]
+        assert (arrays["payment"], arrays["conservation_rate"]) == (
+            summary["payment"],
+            summary["conservation_rate"],
+        )
     code, out, _ = dufl_command("plan", str(folder / "config.toml"), "--json")
     assert json.loads(out)["payment"] == summary["payment"]
     code, out, _ = dufl_command("certify", str(folder), "--json")

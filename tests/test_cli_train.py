@@ -35,7 +35,7 @@ def test_train_as_json_and_all_its_files(dufl_command: Any, tmp_path: Path) -> N
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found == json.loads((folder / "summary.json").read_text())
-    assert {path.name for path in folder.iterdir()} == RUN | {"training.png", "training.svg"}
+    assert {path.name for path in folder.iterdir()} == RUN | {"training.png", "training.svg", "report.html"}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == found["rounds"] == 5
     assert found["final_accuracy"] == lines[-1]["accuracy"]
@@ -87,7 +87,7 @@ def test_resume_takes_the_configuration_of_the_run(dufl_command: Any, tmp_path: 
     code, shown, _ = dufl_command("train", *told(*SMALL), "--resume", "--out", str(out))
     assert code == 0
     assert f"written: {out}/metrics.jsonl" in shown
-    assert {n: b for n, b in files(out).items() if not n.startswith("training.")} == before
+    assert {n: b for n, b in files(out).items() if not n.startswith(("training.", "report."))} == before
 
 
 def test_resume_goes_on_after_a_stop(dufl_command: Any, tmp_path: Path) -> None:

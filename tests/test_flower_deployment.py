@@ -4,14 +4,17 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dufl.data.durable import DurableBuffer
+from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
+from dufl.experiment.train import train
 from dufl.flower.ledger import Ledger
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "flower-deployment" / "deploy.py"
@@ -31,15 +34,25 @@ def script() -> Any:
 deploy = script()
 
 
-@pytest.fixture
-def deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    changes = getattr(request, "param", SMALL)
-    with deploy.Deployment(tmp_path, 3, changes) as made:
+@contextmanager
+def deployed(folder: Path, clients: int, changes: Sequence[str]) -> Iterator[Any]:
+    with deploy.Deployment(folder, clients, changes) as made:
         made.start_superlink()
-        for client in range(3):
+        for client in range(clients):
             made.register(client)
             made.start_node(client)
         yield made
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with deployed(tmp_path, 3, getattr(request, "param", SMALL)) as made:
+        yield made
+
+
+def set_timeout(deployment: Any, seconds: float) -> None:
+    project = deployment.app / "pyproject.toml"
+    project.write_text(project.read_text().replace("timeout = 600.0", f"timeout = {seconds}"))
 
 
 def assert_whole(deployment: Any, rounds: int) -> list[Any]:
@@ -83,6 +96,65 @@ def test_tls_and_node_keys(deployment: Any) -> None:
     assert len(json.loads(before[before.index("{") :])["nodes"]) == 3
 
 
+MEDDLING = """
+import time
+import numpy as np
+from dufl.flower import wire
+from dufl.flower.app import deployed_client, number
+
+def meddle(message, context, answer):
+    client, training = number(context), message.metadata.message_type.startswith("train")
+    if client == 2 and training:
+        time.sleep(3600)
+    reply = answer(message, context)
+    if client == 0 and training:
+        reply.content[wire.RECORD]["volume"] += 1
+    if client == 1 and training:
+        arrays = wire.from_arrays(reply.content["arrays"])
+        arrays["weights"] = np.full_like(arrays["weights"], np.nan)
+        reply.content["arrays"] = wire.to_arrays(arrays)
+    return reply
+
+app = deployed_client([meddle])
+"""
+
+
+@pytest.mark.slow
+def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
+    with deployed(tmp_path, 4, ("game.num_rounds=2", *SMALL[1:])) as deployment:
+        (deployment.app / "app" / "client.py").write_text(MEDDLING)
+        set_timeout(deployment, 60.0)
+        run = deployment.run()
+        assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
+        entries = assert_whole(deployment, 2)
+    reasons = {(entry.client, entry.reason) for entry in entries}
+    assert {(1, "weights that are not a number"), (2, "did not answer"), (3, "")} < reasons
+    assert [reason[:6] for client, reason in reasons if client == 0] == ["claims"] * (len(reasons) - 3)
+    assert {entry.client for entry in entries if entry.cents} == {3}
+    payment = json.loads((deployment.app / "run" / "deal.json").read_text())["payment"]
+    assert sum(entry.cents for entry in entries) == 2 * round(100 * payment)
+    records = read_metrics(deployment.app / "run")
+    assert [(record.participants, record.dropped) for record in records] == [(1, [2])] * 2
+    assert [sorted(record.refused) for record in records] == [["0", "1"]] * 2
+
+
+def test_an_app_directory_in_simulation(tmp_path: Path) -> None:
+    changes = ("clients.count=3", *SMALL)
+    with deploy.Deployment(tmp_path, 3, SMALL) as made:
+        made.connect("insecure = true")
+        made.start(
+            *("superlink", "flower-superlink", "--insecure", "--simulation"),
+            *("--host", "127.0.0.1", "--port", str(made.port), "--disable-runtime-dependency-installation"),
+        )
+        made.wait_for_port("superlink", made.port)
+        size = "num-supernodes=3 client-resources-num-cpus=1"
+        run = made.run("--federation-config", size, "--run-config", "negotiate=false")
+        assert made.wait(run) == "finished:completed", made.log("superlink")
+        assert_whole(made, 3)
+    found = json.loads((made.app / "run" / "summary.json").read_text())
+    assert found["fingerprint"] == train(load(None, changes)).summary()["fingerprint"]
+
+
 def wait_for_rounds(deployment: Any, number: int, seconds: float = 300) -> None:
     began, path = time.monotonic(), deployment.app / "run" / "metrics.jsonl"
     while not path.exists() or len(path.read_text().splitlines()) < number:
@@ -96,8 +168,7 @@ LONG = ("game.num_rounds=6", *SMALL[1:])
 @pytest.mark.slow
 @pytest.mark.parametrize("deployment", [("game.num_rounds=12", *SMALL[1:])], indirect=True)
 def test_a_supernode_killed_and_restarted(deployment: Any) -> None:
-    project = deployment.app / "pyproject.toml"
-    project.write_text(project.read_text().replace("timeout = 600.0", "timeout = 45.0"))
+    set_timeout(deployment, 45.0)
     run = deployment.run()
     wait_for_rounds(deployment, 2)
     deployment.stop("node-1")

@@ -9,6 +9,7 @@ machines of your own, run the same commands where they belong: this file prints 
 import argparse
 import json
 import os
+import random
 import shlex
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 from signal import SIGKILL
 from types import TracebackType
@@ -40,8 +42,7 @@ class Deployment:
         self.clients = clients
         self.app = self.folder / "app"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port = free_port()
-        self.node_ports = [free_port() for _ in range(clients)]
+        self.port, *self.node_ports = free_ports(1 + clients)
         self._changes = list(changes)
 
     def __enter__(self) -> "Deployment":
@@ -54,12 +55,7 @@ class Deployment:
             self.command(
                 "dufl", "flower", "new", str(self.app), "--set", f"clients.count={self.clients}", *told
             )
-        home = self.folder / "home"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(
-            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
-            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.folder / "ca.crt"}"\n'
-        )
+        self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
     def __exit__(
@@ -67,6 +63,14 @@ class Deployment:
     ) -> None:
         for name in list(self.processes):
             self.stop(name)
+
+    def connect(self, trust: str) -> None:
+        """Tell `flwr` where the SuperLink is, and how it is to be trusted."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        )
 
     # ----- processes
 
@@ -138,9 +142,9 @@ class Deployment:
 
     # ----- the run
 
-    def run(self) -> int:
+    def run(self, *options: str) -> int:
         """Start the run; its number."""
-        said = self.flwr("run", str(self.app), "here", "--format", "json")
+        said = self.flwr("run", str(self.app), "here", "--format", "json", *options)
         found = json.loads(said[said.index("{") :])
         if not found["success"]:
             raise RuntimeError(found["error-message"])
@@ -156,6 +160,8 @@ class Deployment:
         """Wait for the end of the run."""
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
+            for name in [name for name, process in self.processes.items() if process.poll() is not None]:
+                raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
             if time.monotonic() - began > seconds:
                 raise TimeoutError(f"the run is still {status} after {seconds:g} s")
             time.sleep(2)
@@ -196,9 +202,8 @@ class Deployment:
         """Wait until a program listens."""
         began = time.monotonic()
         while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
+            if not is_free(port):
+                return
             if self.processes[name].poll() is not None or time.monotonic() - began > seconds:
                 raise RuntimeError(f"{name} does not listen:\n{self.log(name)}")
             time.sleep(0.3)
@@ -223,11 +228,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that no outgoing connection is given in the meantime."""
+    below = random.sample(range(20_000, 32_000), 12_000)  # those given to connections begin above
+    return list(islice(filter(is_free, below), count))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def write_certificates(folder: Path) -> None:

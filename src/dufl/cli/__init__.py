@@ -12,6 +12,7 @@ from dufl.cli.flower import app as flower
 from dufl.cli.init import init
 from dufl.cli.ledger import ledger
 from dufl.cli.plan import plan
+from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, explore, train, compare, reproduce, init, sweep, certify, ledger):
+for command in (plan, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from dufl.cli.common import Changes, File, Json, stopping
-from dufl.cli.train import Resume, RunOut
+from dufl.cli.train import Resume, RunOut, report_of
 from dufl.errors import InputError
 
 Algorithms = Annotated[
@@ -28,7 +28,7 @@ def compare(
 ) -> None:
     """Train with every algorithm and every policy, for several seeds, and compare.
 
-    With --out every run gets its own run directory there, beside comparison.csv and a picture.
+    With --out every run gets its own run directory there, beside comparison.csv, a picture and a report.
     """
     from rich.console import Console
     from rich.live import Live
@@ -75,12 +75,14 @@ def compare(
         written = write_comparison(wanted, make_directory(out))
         for run in (run for cell in wanted for run in cell.runs):
             write_run_figure(run)
+        page = report_of(out)
     if json:
         typer.echo(to_json({"cells": [cell.summary() for cell in wanted]}), nl=False)
         return
     Console(width=None if Console().is_terminal else 110).print(comparison_table(wanted, rounds))
     if out:
         typer.echo("written: " + ", ".join(str(path) for path in written))
+        typer.echo(f"report: {page}")
 
 
 def _names(option: str, text: str) -> list[str]:

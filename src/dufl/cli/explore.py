@@ -39,8 +39,8 @@ def explore(
         warm_up(Question(source, beginning(source)))
     if not is_local(host):
         typer.echo(f"warning: whoever reaches this machine on port {chosen} can use the page", err=True)
-    typer.echo(f"open {address_of(host, chosen)} in a browser; Ctrl-C ends it")
-    serve(file, host, chosen, open_browser=not no_browser)
+    told = f"open {address_of(host, chosen)} in a browser; Ctrl-C ends it"
+    serve(file, host, chosen, not no_browser, announce=lambda: typer.echo(told))
 
 
 def _needs_streamlit() -> None:

@@ -1,5 +1,6 @@
 """`dufl flower`: the same plan and training on Flower."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -84,8 +85,11 @@ def new(
     from dufl.experiment.config import load
     from dufl.flower.new import new_app
 
-    new_app(folder, load(file, changes or []).to_toml())
-    typer.echo(f"written: {folder}; run it with: flwr run {folder}")
+    config = load(file, changes or [])
+    new_app(folder, config.to_toml())
+    typer.echo(f"written: {folder}; on a SuperLink of yours: flwr run {folder} NAME; in simulation:")
+    size = f"num-supernodes={config.game.clients.size} client-resources-num-cpus=1"
+    typer.echo(f"flwr run {shlex.quote(str(folder))} --stream --federation-config '{size}'")
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, stopping
+from dufl.cli.common import Changes, File, Json, progress_bar, stopping
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def train(
         from dufl.report.training_figures import write_run_figure
 
         write_run_figure(run)
+        page = report_of(out)
     if json:
         typer.echo(to_json(run.summary()), nl=False)
         return
@@ -67,6 +68,15 @@ def train(
     Console(width=None if Console().is_terminal else 100).print(run_table(run))
     if out:
         typer.echo(f"written: {out}/metrics.jsonl, model.safetensors, summary.json, training.png and more")
+        typer.echo(f"report: {page}")
+
+
+def report_of(folder: Path) -> Path:
+    """Write the report of what is in a folder."""
+    from dufl.report.training_report import write_report
+
+    with progress_bar() as begin:
+        return write_report([folder], progress=begin("reporting")).path
 
 
 def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":

@@ -15,6 +15,8 @@ def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) 
     """Write `plan.npz`; with the trajectories of every client, unless there are very many."""
     size = plan.game.num_rounds * plan.game.clients.size
     arrays: dict[str, Any] = {
+        "payment": plan.payment,
+        "conservation_rate": plan.conservation_rate,
         "total_volume": plan.total_volume,
         "announced_volume": plan.equilibrium.announced_volume,
         "mean_staleness": plan.mean_staleness,

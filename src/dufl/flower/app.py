@@ -111,6 +111,7 @@ def strategy_of(
     negotiated: bool,
     watch: Callable[[Round], None],
     masked: bool = True,
+    timeout: float = 600.0,
     patience: int = 3,
 ) -> tuple[WithDataUpdate, ArrayRecord]:
     """The strategy that a configuration asks for, and the model to begin with."""
@@ -127,6 +128,7 @@ def strategy_of(
         folder,
         plan=plan,
         how=Manner(config.leader.method, config.leader.algorithm1, masked),
+        timeout=timeout,
         patience=patience,
         watch=watch,
     )
@@ -152,21 +154,21 @@ def server_app(
     Args:
         where: says, from the context of the run, where the configuration is, where the run directory goes,
             whether the plan is negotiated or solved from the costs in the configuration, and how many
-            seconds a round waits for its clients.
+            seconds a phase of messages waits for its clients.
         watch: told the record of every round.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        path, folder, negotiated, patience = where(context)
+        path, folder, negotiated, timeout = where(context)
         here = world(path)
         books = Books(here.config, here.dataset, folder, watch)
-        strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=books.add)
+        strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=books.add, timeout=timeout)
         books.begin(strategy)
         rounds = here.config.game.num_rounds
         result = strategy.start(
-            grid, arrays, num_rounds=rounds, timeout=patience, evaluate_fn=evaluation(here)
+            grid, arrays, num_rounds=rounds, timeout=timeout, evaluate_fn=evaluation(here)
         )
         found = wire.from_arrays(result.arrays)
         books.finish(here.engine.named(found["weights"], found["buffers"]))
@@ -185,10 +187,13 @@ def deployed_server() -> ServerApp:
     return server_app(where)
 
 
-def deployed_client() -> ClientApp:
+def deployed_client(mods: Sequence[Mod] = ()) -> ClientApp:
     """The clients' app of a deployment: `config` and `folder` are in the configuration of each node.
 
     In simulation, where nodes have none, they are `client-config` and `client-folder` of the run.
+
+    Args:
+        mods: of Flower, around everything else.
     """
 
     def where(context: Context) -> tuple[Path, Path]:
@@ -196,7 +201,7 @@ def deployed_client() -> ClientApp:
         told = context.run_config | node
         return _path(told, "client-config"), _path(told, "client-folder")
 
-    return client_app(where)
+    return client_app(where, mods)
 
 
 def _path(told: UserConfig, name: str) -> Path:

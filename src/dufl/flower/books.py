@@ -12,7 +12,8 @@ from dufl.experiment.files import make_directory
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Run, data_fingerprint
 from dufl.flower.deal import Deal
-from dufl.flower.server import Round, WithDataUpdate, rounds_done
+from dufl.flower.memory import rounds_done
+from dufl.flower.server import Round, WithDataUpdate
 from dufl.game.dynamics import staleness
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds

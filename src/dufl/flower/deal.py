@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from logging import INFO, WARNING
 
 import numpy as np
+from flwr.app import RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from dufl.errors import DuflError
+from dufl.errors import DuflError, InputError
 from dufl.experiment.files import to_json
 from dufl.flower import wire
 from dufl.flower.masking import unmasked
@@ -117,7 +118,8 @@ def _agree(
         plan = Question(found.payment, found.conservation_rate, found.announced_volume)
         residual = found.residual
     asked = wire.Questions(_name(), first_round, {}, [plan])
-    said = [wire.Commitment.read(records) for records in nodes.ask_all(grid, wire.COMMIT, asked)]
+    rounds = len(plan.announced_volume)
+    said = nodes.ask_all(grid, wire.COMMIT, asked, lambda records: wire.Commitment.read(records, rounds))
     hashes = {commitment.client: commitment.hashes for commitment in said}
     phases = nodes.phases - before
     return Deal(
@@ -131,10 +133,19 @@ def _sums(
     """The sum of all clients' answers to each question."""
     roster = {client: nodes.keys[client] for client in nodes.clients.values()} if masked else {}
     asked = wire.Questions(_name(), first_round, roster, questions)
-    replies = nodes.ask_all(grid, wire.BEST_RESPONSE, asked)
-    total = wire.total([wire.Answer.read(records).volumes for records in replies])
+    shape = len(questions), len(questions[0].announced_volume)
+
+    def read(records: RecordDict) -> wire.Answer:
+        return wire.Answer.read(records, shape, masked)
+
+    answers = [answer.volumes for answer in nodes.ask_all(grid, wire.BEST_RESPONSE, asked, read)]
+    total = np.sum(answers, axis=0, dtype=answers[0].dtype)
     volumes = unmasked(total) if masked else total
-    wire.check_volumes(volumes)
+    if not wire.are_volumes(volumes):
+        raise InputError(
+            "the sum of the clients' answers must be volumes, but some client's answer is nonsense: "
+            "negotiate with masked=False to see whose"
+        )
     return list(volumes)
 
 

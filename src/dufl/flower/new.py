@@ -14,7 +14,8 @@ build-backend = "hatchling.build"
 name = "{name}"
 version = "0.1.0"
 description = "Federated learning on fresh data."
-dependencies = ["dufl[flower,train]"]
+license = "LicenseRef-Proprietary"
+dependencies = []  # of your own code; DUFL and Flower are those of the machine it runs on
 
 [tool.hatch.build.targets.wheel]
 packages = ["app"]
@@ -31,7 +32,7 @@ config = {config}      # what the server knows
 folder = {folder}      # model, metrics, deal and ledger go there
 client-config = {client}   # what clients know, in simulation; in a deployment every node has its own
 client-folder = {clients}  # their buffers go there, likewise
-timeout = 600.0        # seconds that a round waits for its clients
+timeout = 600.0        # seconds that a round, or a phase of negotiation, waits for its clients
 negotiate = true       # false: the costs in `config` are those of the clients
 """
 SERVER = '''\

@@ -1,8 +1,9 @@
 """Who is at which node of Flower, and how they are asked."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import WARNING
+from typing import Protocol, TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.common.logger import log
@@ -12,6 +13,19 @@ from dufl.errors import InputError
 from dufl.flower import wire
 
 POLL = 1.0  # seconds between two looks at which nodes are there
+ARRIVAL = 600.0  # seconds to wait for all clients before the first round
+
+
+class OfClient(Protocol):
+    """What a client says, with its number."""
+
+    @property
+    def client(self) -> int:
+        """Who says it."""
+
+
+Said = TypeVar("Said")
+Named = TypeVar("Named", bound=OfClient)
 
 
 class SilentError(Exception):
@@ -50,8 +64,8 @@ class Nodes:
             self.greet(grid)
             if len(self.clients) >= wanted:
                 return
-            if time.monotonic() - began > self._timeout:
-                rule = f"{wanted} within {self._timeout:g} s"
+            if time.monotonic() - began > ARRIVAL:
+                rule = f"{wanted} within {ARRIVAL:g} s"
                 raise InputError.of("the number of clients that are there", rule, len(self.clients))
             time.sleep(POLL)
 
@@ -60,8 +74,7 @@ class Nodes:
         there = set(grid.get_node_ids())
         self._strangers &= there  # who goes and comes again is asked again
         new = sorted(there - self._strangers - set(self.clients))
-        for node, records in self.ask(grid, new, wire.HELLO, RecordDict()).items():
-            hello = wire.Hello.read(records)
+        for node, hello in self.ask(grid, new, wire.HELLO, RecordDict(), wire.Hello.read).items():
             if self.keys.setdefault(hello.client, hello.key) != hello.key:
                 log(WARNING, "node %s is not client %s, whose key is another", node, hello.client)
                 self._strangers.add(node)
@@ -75,23 +88,37 @@ class Nodes:
         self._strangers |= {node for node, client in self.clients.items() if client in gone}
         self.clients = {node: client for node, client in self.clients.items() if client not in gone}
 
-    def ask(self, grid: Grid, nodes: Sequence[int], kind: str, records: RecordDict) -> dict[int, RecordDict]:
-        """One phase of messages: what each node answered, if it did."""
+    def ask(
+        self,
+        grid: Grid,
+        nodes: Sequence[int],
+        kind: str,
+        records: RecordDict,
+        read: Callable[[RecordDict], Said],
+    ) -> dict[int, Said]:
+        """One phase of messages: what each node answered, if it did and `read` makes sense of it."""
         if not nodes:
             return {}
         self.phases += 1
         messages = [Message(records, dst_node_id=node, message_type=kind) for node in nodes]
         answered = {}
         for reply in grid.send_and_receive(messages, timeout=self._timeout):
+            node = reply.metadata.src_node_id
             if reply.has_error():
-                log(WARNING, "node %s: %s", reply.metadata.src_node_id, reply.error.reason)
-            else:
-                answered[reply.metadata.src_node_id] = reply.content
+                log(WARNING, "node %s: %s", node, reply.error.reason)
+                continue
+            try:
+                answered[node] = read(reply.content)
+            except InputError as fault:
+                log(WARNING, "node %s: %s", node, fault)
         return {node: answered[node] for node in nodes if node in answered}
 
-    def ask_all(self, grid: Grid, kind: str, asked: wire.Questions) -> list[RecordDict]:
-        """What every client answers."""
-        replies = self.ask(grid, list(self.clients), kind, asked.to_records())
-        if silent := [client for node, client in self.clients.items() if node not in replies]:
+    def ask_all(
+        self, grid: Grid, kind: str, asked: wire.Questions, read: Callable[[RecordDict], Named]
+    ) -> list[Named]:
+        """What every client answers; who says nothing, nonsense or another's number is silent."""
+        said = self.ask(grid, list(self.clients), kind, asked.to_records(), read)
+        right = [found for node, found in said.items() if found.client == self.clients[node]]
+        if silent := sorted(self.there - {found.client for found in right}):
             raise SilentError(silent)
-        return list(replies.values())
+        return right

@@ -13,18 +13,19 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import InputError
-from dufl.experiment.files import replacing, write_text
+from dufl.experiment.files import write_text
 from dufl.flower import wire
+from dufl.flower.claims import counted, judge
 from dufl.flower.deal import Deal, Manner, alike, strike
 from dufl.flower.ledger import Claim as Due
 from dufl.flower.ledger import Ledger
+from dufl.flower.memory import keep, recall
 from dufl.flower.nodes import Nodes
 from dufl.game.negotiation import Question
 from dufl.game.parameters import Game
@@ -59,17 +60,6 @@ class OfClients(Protocol):
 
     def meet(self, clients: Mapping[int, int]) -> None:
         """Be told the number of the client at every node."""
-
-
-@runtime_checkable
-class WithState(Protocol):
-    """A strategy that remembers more than the model, and can go on in another process."""
-
-    def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
-        """What it remembers."""
-
-    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Go on where another was."""
 
 
 class WithDataUpdate(Strategy):
@@ -166,7 +156,7 @@ class WithDataUpdate(Strategy):
             if client is None or client not in self._now.missing or reply.has_error():
                 continue
             self._now.missing.remove(client)
-            claim, reason = self._judge(client, server_round - 1, reply)
+            claim, reason = judge(reply, client, server_round - 1, self.deal, self._like)
             volume, committed = (claim.volume, claim.committed) if claim else (0, 0)
             due[client] = Due(client, committed, volume, reason)
             if due[client].reason:
@@ -174,7 +164,7 @@ class WithDataUpdate(Strategy):
             elif claim is not None:
                 used[client] = claim, reply
         self._now.claims = [used[client][0] for client in sorted(used)]
-        accepted = [_counted(*used[client]) for client in sorted(used)]
+        accepted = [counted(*used[client]) for client in sorted(used)]
         made = self.strategy.aggregate_train(server_round, accepted)
         for client in self._now.missing:
             due[client] = Due(client, 0, 0, "did not answer")
@@ -190,32 +180,6 @@ class WithDataUpdate(Strategy):
             aged = sum(claim.volume * claim.mean_age for claim in self._now.claims)
             self._mean_age = aged / volume + 1
         return made
-
-    def _judge(self, client: int, round: int, reply: Message) -> tuple[wire.Claim | None, str]:
-        """A client's claim, and why its update must not be used; empty if it may."""
-        try:
-            claim = wire.Claim.read(reply.content)
-        except InputError as fault:
-            return None, f"no claim: {fault}"
-        del reply.content[wire.RECORD]
-        hashes = self.deal.hashes.get(client, ()) if self.deal else ()
-        at = round - (self.deal.first_round if self.deal else 0)
-        if claim.client != client:
-            return claim, f"claims to be client {claim.client}"
-        if not 0 <= at < len(hashes) or wire.commitment(claim.committed, claim.nonce) != hashes[at]:
-            return claim, f"claims to have agreed to {claim.committed} samples, which it has not"
-        arrays = {
-            name: array for record in reply.content.array_records.values() for name, array in record.items()
-        }
-        shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        if shapes != self._like:
-            return claim, "weights of another shape"
-        values = [array.numpy() for array in arrays.values()]
-        if any(np.isnan(value).any() for value in values):
-            return claim, "weights that are not a number"
-        if any(np.isinf(value).any() for value in values):
-            return claim, "infinite weights"
-        return claim, ""
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -245,7 +209,7 @@ class WithDataUpdate(Strategy):
         self.nodes.meet(grid, self.game.clients.size)
         if (self.folder / "deal.json").exists():
             self.deal = Deal.from_json((self.folder / "deal.json").read_text(encoding="utf-8"))
-            arrays = self._resume(arrays)
+            self.round, arrays = recall(self.folder, self.strategy, arrays)
         else:
             self._strike(grid, self.game, self._plan)
         result.arrays = arrays
@@ -270,48 +234,10 @@ class WithDataUpdate(Strategy):
                 result.evaluate_metrics_serverapp[server_round] = found
                 self._now.metrics = dict(found)
             self.round = server_round
-            self._keep(arrays)
+            keep(self.folder, self.strategy, self.round, arrays)
             self._watch(self._now)
             log(INFO, "round %s of %s: %s", server_round, num_rounds, _said(self._now))
         return result
-
-    def _keep(self, arrays: ArrayRecord) -> None:
-        """The model and the state of the strategy after a round."""
-        own = self.strategy.state() if isinstance(self.strategy, WithState) else {}
-        values = {f"array {name}": value for name, value in wire.from_arrays(arrays).items()}
-        values |= {f"state {name}": value for name, value in own.items()}
-        with replacing(self.folder / "server.npz") as temporary, temporary.open("wb") as stream:
-            np.savez(stream, round=np.array(self.round), **values)  # type: ignore[arg-type]
-
-    def _resume(self, arrays: ArrayRecord) -> ArrayRecord:
-        path = self.folder / "server.npz"
-        if not path.exists():
-            return arrays
-        with np.load(path) as kept:
-            self.round = int(kept["round"])
-            own = {n.removeprefix("state "): kept[n] for n in kept.files if n.startswith("state ")}
-            found = {n.removeprefix("array "): kept[n] for n in kept.files if n.startswith("array ")}
-        if isinstance(self.strategy, WithState):
-            self.strategy.restore(own)
-        log(INFO, "going on after round %s", self.round)
-        return wire.to_arrays({name: found[name] for name in arrays})
-
-
-def rounds_done(folder: Path) -> int:
-    """How many rounds of a run are over and kept."""
-    path = folder / "server.npz"
-    if not path.exists():
-        return 0
-    with np.load(path) as kept:
-        return int(kept["round"])
-
-
-def _counted(claim: wire.Claim, reply: Message) -> Message:
-    """An update that weighs as much as the client's claim."""
-    for record in reply.content.metric_records.values():
-        if "num-examples" in record:
-            record["num-examples"] = claim.volume
-    return reply
 
 
 def _said(now: Round) -> str:

@@ -101,9 +101,14 @@ class Answer:
         return RecordDict({RECORD: config, "arrays": to_arrays({"volumes": self.volumes})})
 
     @classmethod
-    def read(cls, records: RecordDict) -> "Answer":
-        """As it was sent."""
-        return cls(_whole(_config(records), "client"), from_arrays(records["arrays"])["volumes"])
+    def read(cls, records: RecordDict, shape: tuple[int, int], masked: bool) -> "Answer":
+        """As it was sent, to so many questions on so many rounds."""
+        volumes = from_arrays(records.get("arrays")).get("volumes", np.zeros(()))
+        if volumes.shape != shape or volumes.dtype != (np.uint64 if masked else np.float64):
+            raise InputError.of("an answer", f"{shape} volumes", f"{volumes.dtype} of {volumes.shape}")
+        if not masked and not are_volumes(volumes):
+            raise InputError.of("an answer", "volumes, all >= 0", volumes.min())
+        return cls(_whole(_config(records), "client"), volumes)
 
 
 @dataclass(frozen=True)
@@ -118,10 +123,13 @@ class Commitment:
         return RecordDict({RECORD: ConfigRecord({"client": self.client, "hashes": list(self.hashes)})})
 
     @classmethod
-    def read(cls, records: RecordDict) -> "Commitment":
-        """As it was sent."""
+    def read(cls, records: RecordDict, rounds: int) -> "Commitment":
+        """As it was sent, for so many rounds."""
         config = _config(records)
-        return cls(_whole(config, "client"), tuple(_list(config, "hashes")))
+        hashes = tuple(_list(config, "hashes"))
+        if len(hashes) != rounds or not all(isinstance(each, bytes) for each in hashes):
+            raise InputError.of("hashes", f"one for each of {rounds} rounds", f"{len(hashes)} of them")
+        return cls(_whole(config, "client"), hashes)
 
 
 @dataclass(frozen=True)
@@ -176,17 +184,12 @@ def to_arrays(arrays: Mapping[str, Anything]) -> ArrayRecord:
 
 def from_arrays(record: Any) -> dict[str, Anything]:
     """The arrays of a record."""
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def total(answers: Sequence[Anything]) -> Anything:
-    """The sum of answers, of one type and shape."""
-    result = np.zeros_like(answers[0])
-    for answer in answers:
-        if answer.shape != result.shape or answer.dtype != result.dtype:
-            raise InputError.of("an answer", f"{result.dtype} of shape {result.shape}", answer.shape)
-        result = result + answer
-    return result
+    if not isinstance(record, ArrayRecord):
+        raise InputError.of("a message", "one with a record of arrays", type(record).__name__)
+    try:
+        return {name: array.numpy() for name, array in record.items()}
+    except (TypeError, ValueError, EOFError, OSError) as fault:
+        raise InputError(f"arrays must be readable: {fault}") from None
 
 
 def _config(records: RecordDict) -> ConfigRecord:
@@ -217,7 +220,6 @@ def _list(config: ConfigRecord, name: str) -> list[Any]:
     return value
 
 
-def check_volumes(volumes: Volumes) -> None:
-    """Refuse answers that cannot be volumes."""
-    if not np.isfinite(volumes).all() or (volumes < 0).any():
-        raise InputError.of("a sum of answers", "numbers >= 0", "something else")
+def are_volumes(values: Volumes) -> bool:
+    """Whether these can be volumes."""
+    return bool(np.isfinite(values).all() and (values >= 0).all())

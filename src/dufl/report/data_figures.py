@@ -44,7 +44,7 @@ def data_figure(dataset: Dataset, ageing: Ageing, seed: int = 0) -> Figure:
     height = _HEAD + ROWS * _LINE + (1 if by_column else ROWS) * _LABEL + _BETWEEN + len(ages) * _LINE + 0.15
     with style():
         sheet = _Sheet(_LEFT + columns * _LINE + _RIGHT, height)
-        chosen = dataset.train.take(_choose(dataset, columns))
+        chosen = dataset.train.take(choose(dataset, columns))
         top = _draw_samples(sheet, dataset, chosen, columns, by_column)
         _draw_ages(sheet, ageing, chosen.take(slice(columns)).unit(), ages, top, seed)
     return sheet.figure
@@ -135,7 +135,7 @@ class _Sheet:
             self.text(x + _CELL / 2, y - 0.09, title, size=8, align="center")
 
 
-def _choose(dataset: Dataset, columns: int) -> npt.NDArray[np.int64]:
+def choose(dataset: Dataset, columns: int) -> npt.NDArray[np.int64]:
     """Which training samples: the classes in turn, or evenly spread over them where there are many."""
     cells = ROWS * columns
     classes: Sequence[int] = [cell % dataset.num_classes for cell in range(cells)]

@@ -4,6 +4,8 @@ Nothing here is coloured for a light or a dark page: text takes the page's own c
 apart on both, also by the colour-blind.
 """
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +57,11 @@ class Chart:
         1,7.5
         """
         columns = [np.asarray(column).tolist() for column in self.data.values()]
-        rows = [",".join(str(value) for value in row) for row in zip(*columns, strict=True)]
-        return "\n".join([",".join(self.data), *rows, ""])
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.data)
+        writer.writerows(zip(*columns, strict=True))
+        return text.getvalue()
 
 
 def line(name: str, x: Column, y: Column, colour: str, **more: Any) -> Trace:

@@ -7,6 +7,7 @@ import numpy as np
 from dufl.game.dynamics import Array, staleness
 from dufl.game.plan import Plan
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
+from dufl.report.formats import number
 from dufl.report.interactive import Chart, Trace, axes, band, line, plain
 
 EACH = 40  # clients drawn one by one at most
@@ -34,27 +35,43 @@ def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
         }
         for i, (term, colour) in enumerate(TERMS)
     ]
+    totals = [sum(row) for row in parts]
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "y": names,
+            "x": plain(totals),
+            "text": [f" {number(total)}" for total in totals],
+            "textposition": "middle right",
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    )
     layout = axes(
-        "cost U over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
+        "cost U over all rounds",
+        "",
+        barmode="stack",
+        hovermode="y unified",
+        yaxis={"autorange": "reversed", "showgrid": False},
     )
     layout["legend"]["traceorder"] = "normal"
-    layout |= _cut([sum(row) for row in parts], names[-1])
+    most = max((total for total in totals if np.isfinite(total)), default=1.0)
+    layout["xaxis"]["range"] = [0, 1.25 * most]
+    _cut(layout, totals, names[-1])
     data = {"plan": names} | {term: [row[i] for row in parts] for i, (term, _) in enumerate(TERMS)}
     return Chart("cost_by_term", "What it costs the server", traces, layout, data)
 
 
-def _cut(totals: list[float], name: str) -> dict[str, Any]:
+def _cut(layout: dict[str, Any], totals: list[float], name: str) -> None:
     """Cut a last bar that would dwarf the others, and write at its end how long it is."""
     *others, last = totals
     if not last > 3 * max(others) > 0:
-        return {}
+        return
     edge = 1.3 * max(others)
-    text = f"{last:#.4g} →" if np.isfinite(last) else "without bound →"
-    note = {"x": edge, "y": name, "text": text, "xanchor": "right", "showarrow": False}
-    return {
-        "xaxis": axes("cost U over all rounds", "")["xaxis"] | {"range": [0, edge]},
-        "annotations": [note | {"font": {"color": "black", "size": 13}}],
-    }
+    layout["xaxis"]["range"] = [0, edge]
+    note = {"x": edge, "y": name, "text": f"{number(last)} →", "xanchor": "right", "showarrow": False}
+    layout["annotations"] = [note | {"font": {"color": "black", "size": 13}}]
 
 
 def course_charts(plan: Plan) -> list[Chart]:
@@ -124,9 +141,9 @@ def surface_chart(
         "contours": {"coloring": "fill", "showlines": False},
         "line": {"width": 0},
         "colorbar": {
-            "title": {"text": "cost U", "side": "right"},
+            "title": {"text": "cost U", "side": "top", "font": {"size": 13}},
             "tickvals": plain(np.log(ticks)),
-            "ticktext": [f"{tick:.3g}" for tick in ticks],
+            "ticktext": [*(f"{tick:.3g}" for tick in ticks[:-1]), f"≥ {ticks[-1]:.3g}"],
             "thickness": 14,
         },
         "hovertemplate": "R = %{x:.4g}, θ = %{y:.3f}<br>U = %{customdata:.4g}<extra></extra>",
@@ -145,7 +162,7 @@ def surface_chart(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": f"{name}: U = {cost:#.4g}",
+                "name": f"{name}: U = {number(cost)}",
                 "x": [payment],
                 "y": [rate],
                 "cliponaxis": False,
@@ -160,7 +177,13 @@ def surface_chart(
             for name, payment, rate, cost, symbol, colour in marks
         ),
     ]
-    layout = axes("payment per round R", "conservation rate θ", hovermode="closest", yaxis={"range": [0, 1]})
+    layout = axes(
+        "payment per round R",
+        "conservation rate θ",
+        hovermode="closest",
+        xaxis={"range": [-0.04 * float(payments[-1]), float(payments[-1])]},
+        yaxis={"range": [0, 1]},
+    )
     layout["legend"]["y"] = 1.06  # clear of the mark in the upper corner
     data = {
         "payment": np.repeat(payments, len(rates)),

@@ -9,6 +9,7 @@ from dufl.game.certificate import Certificate
 from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
 from dufl.report.chart import chart
+from dufl.report.formats import count, money, number
 
 
 def plan_table(plan: Plan, certificate: Certificate, rival: Plan | None = None) -> RenderableType:
@@ -31,8 +32,8 @@ def plan_table(plan: Plan, certificate: Certificate, rival: Plan | None = None) 
 def _headline(plan: Plan) -> Text:
     clients, rounds = plan.game.clients.size, plan.game.num_rounds
     return Text(
-        f"Pay {_money(plan.payment)} a round and keep {100 * plan.conservation_rate:.1f} % of old data"
-        f"  ({_count(clients, 'client')}, {rounds:,} rounds, {plan.leader}, {plan.competition})",
+        f"Pay {money(plan.payment)} a round and keep {100 * plan.conservation_rate:.1f} % of old data"
+        f"  ({count(clients, 'client')}, {rounds:,} rounds, {plan.leader}, {plan.competition})",
         style="bold",
     )
 
@@ -40,13 +41,13 @@ def _headline(plan: Plan) -> Text:
 def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
     cost = plan.cost_by_term
     rows = [
-        ("payment per round R", _money(plan.payment)),
+        ("payment per round R", money(plan.payment)),
         ("conservation rate θ", f"{plan.conservation_rate:.4f}"),
-        ("payment over all rounds", _money(plan.total_payment)),
-        ("cost U", _number(cost.total)),
-        ("  of it payment", _number(float(cost.payment.sum()))),
-        ("  of it too little data", _number(float(cost.volume.sum()))),
-        ("  of it stale data", _number(float(cost.staleness.sum()))),
+        ("payment over all rounds", money(plan.total_payment)),
+        ("cost U", number(cost.total)),
+        ("  of it payment", number(float(cost.payment.sum()))),
+        ("  of it too little data", number(float(cost.volume.sum()))),
+        ("  of it stale data", number(float(cost.staleness.sum()))),
         ("cost without update", _against(plan.no_update_cost, cost.total)),
     ]
     if rival is not None:
@@ -75,7 +76,7 @@ def _proof_rows(plan: Plan, certificate: Certificate) -> list[tuple[str, str]]:
     found = plan.equilibrium
     rows = [
         ("equilibrium", "found" if found.converged else "NOT within the tolerance"),
-        ("relative residual", f"{found.residual:.1e} after {_count(found.passes, 'pass', 'passes')}"),
+        ("relative residual", f"{found.residual:.1e} after {count(found.passes, 'pass', 'passes')}"),
         ("largest gain by deviating alone", f"{certificate.deviation_gain:.1e} of the turnover"),
     ]
     if plan.competition == "mean-field":
@@ -93,7 +94,7 @@ def _charts(plan: Plan) -> Table:
         ("mean staleness", plan.mean_staleness),
     )
     for name, values in series:
-        top = f"{name}\n0 to {_number(float(np.max(values)))}"
+        top = f"{name}\n0 to {number(float(np.max(values)))}"
         grid.add_row(Text(top, style="dim"), Text("\n".join(chart(values, height=2)), style="cyan"))
     return grid
 
@@ -109,36 +110,20 @@ def _table(title: str, rows: list[tuple[str, str]]) -> Table:
 
 def _against(other: float, ours: float) -> str:
     if not np.isfinite(other) or other <= 0:
-        return _number(other)
+        return number(other)
     if ours > 2 * other:
-        return f"{_number(other)}  (this is {_number(ours / other)} times as much)"
+        return f"{number(other)}  (this is {number(ours / other)} times as much)"
     saving = 100 * (1 - ours / other)
     word = "saved" if saving >= 0 else "more spent"
-    return f"{_number(other)}  ({abs(saving):.1f} % {word})"
+    return f"{number(other)}  ({abs(saving):.1f} % {word})"
 
 
 def _spread(values: Array) -> str:
     low, high = float(values.min()), float(values.max())
     if high - low <= 1e-9 * max(abs(high), 1e-300):
-        return _number(high)
-    return f"{_number(float(values.mean()))}  ({_number(low)} to {_number(high)})"
+        return number(high)
+    return f"{number(float(values.mean()))}  ({number(low)} to {number(high)})"
 
 
 def _path(values: Array) -> str:
-    return " / ".join(_number(float(v)) for v in (values[0], values.mean(), values[-1]))
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _money(value: float) -> str:
-    return f"{value:,.2f}"
-
-
-def _number(value: float) -> str:
-    if value == 0 or 1e-3 <= abs(value) < 10:
-        return f"{value:.3f}"
-    if 10 <= abs(value) < 1e7:
-        return f"{value:,.1f}"
-    return f"{value:.3g}"
+    return " / ".join(number(float(v)) for v in (values[0], values.mean(), values[-1]))

@@ -7,6 +7,7 @@ from rich.text import Text
 from dufl.experiment.compare import Cell
 from dufl.experiment.train import Run
 from dufl.report.chart import chart
+from dufl.report.formats import duration, percent
 
 
 def run_table(run: Run) -> RenderableType:
@@ -14,14 +15,14 @@ def run_table(run: Run) -> RenderableType:
     found, last = run.summary(), run.records[-1]
     title = (
         f"{found['dataset']}, {found['model']}, {found['algorithm']}, {found['policy']}: "
-        f"{_percent(found['final_accuracy'])} right after {found['rounds']:,} rounds"
+        f"{percent(found['final_accuracy'])} right after {found['rounds']:,} rounds"
     )
     table = Table(box=None, show_header=False, padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
     planned = f" (planned {last.planned_staleness:.2f})" if last.planned_staleness is not None else ""
     rows = [
-        ("accuracy, at its best", f"{_percent(found['best_accuracy'])} in round {found['best_round']}"),
+        ("accuracy, at its best", f"{percent(found['best_accuracy'])} in round {found['best_round']}"),
         ("loss", f"{found['final_loss']:.4f}"),
         ("samples held, mean over rounds", f"{found['mean_volume']:,.0f}"),
         (
@@ -34,7 +35,7 @@ def run_table(run: Run) -> RenderableType:
         ("  of it payment", f"{found['cost_of_payment']:.4g}"),
         ("  of it too little data", f"{found['cost_of_volume']:.4g}"),
         ("  of it stale data", f"{found['cost_of_staleness']:.4g}"),
-        ("time", _time(found["seconds"])),
+        ("time", duration(found["seconds"])),
     ]
     if found["dropped"]:
         rows.append(("answers that did not come", f"{found['dropped']:,}"))
@@ -70,7 +71,7 @@ def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
             f"{found['mean_age']:.1f}",
             f"{found['total_payment']:,.0f}",
             f"{found['server_cost']:.3g}",
-            _time(found["seconds"]),
+            duration(found["seconds"]),
         ]
     if cell.record is None:
         return ["", *[""] * several, "", "", "", "", "waiting"]
@@ -85,14 +86,3 @@ def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
         f"{record.server_cost:.3g}",
         f"{record.round + 1}/{rounds}{which}",
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"

@@ -2,8 +2,11 @@
 
 import errno
 import socket
+import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from dufl.errors import InputError
@@ -38,8 +41,8 @@ def address_of(host: str, port: int) -> str:
     return f"http://{named}:{port}"
 
 
-def serve(file: Path | None, host: str, port: int, open_browser: bool) -> None:
-    """Serve the page until it is stopped."""
+def serve(file: Path | None, host: str, port: int, open_browser: bool, announce: Callable[[], None]) -> None:
+    """Serve the page until it is stopped; `announce` is called once it can be reached."""
     from streamlit import cli_util
     from streamlit.web import bootstrap
 
@@ -50,6 +53,7 @@ def serve(file: Path | None, host: str, port: int, open_browser: bool) -> None:
     cli_util.print_to_cli = _silence  # Ctrl-C ends it without a word, even when nobody reads what it says
     options = settings(host, port, open_browser)
     bootstrap.load_config_options(options)
+    Thread(target=_when_reached, args=(host, port, announce), daemon=True).start()
     bootstrap.run(page.__file__, False, [str(file)] if file else [], options)
 
 
@@ -79,6 +83,16 @@ def settings(host: str, port: int, open_browser: bool) -> dict[str, Any]:
         "theme_light_primaryColor": "#0072B2",
         "theme_dark_primaryColor": "#56B4E9",
     }
+
+
+def _when_reached(host: str, port: int, announce: Callable[[], None]) -> None:
+    while True:
+        try:
+            socket.create_connection((LOCAL if host in _EVERYWHERE else host, port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return announce()
 
 
 def _silence(message: str, **_: Any) -> None:

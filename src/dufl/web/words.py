@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from dufl.game.plan import Plan
+from dufl.report.formats import number
 
 
 def plain(text: str) -> str:
@@ -38,16 +39,12 @@ def money(value: float) -> str:
 
 
 def cost(value: float) -> str:
-    """A cost, in four digits.
+    """A cost, as the charts have it.
 
-    >>> cost(2.39941), cost(28.5036), cost(12345.6), cost(float("inf"))
-    ('2.399', '28.50', '12,346', 'without bound')
+    >>> cost(2.39941), cost(28.5036), cost(float("inf"))
+    ('2.399', '28.5', 'without bound')
     """
-    if not np.isfinite(value):
-        return "without bound"
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+    return number(value) if np.isfinite(value) else "without bound"
 
 
 def headline(plan: Plan) -> str:

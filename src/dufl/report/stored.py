@@ -1,0 +1,221 @@
+"""Runs as they are on disk, and those of them that differ by nothing but their seed as one group."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dufl.errors import InputError
+from dufl.experiment.config import Config, load
+from dufl.experiment.run_directory import FREE, RunDirectory, read_metrics
+from dufl.experiment.train import Run
+from dufl.game.dynamics import Array
+from dufl.learning.policies import POLICIES
+
+Settings = dict[str, Any]
+Summary = dict[str, Any]
+
+_NAMES = {"dufl": "with data update", "static": "without data update"}
+_SAID_ALONE = ("training.policy", "training.algorithm", "training.model", "data.dataset")
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A run as it is on disk.
+
+    Attributes:
+        run: its configuration and its records.
+        environment: what it was computed with.
+        settings: its configuration, flat: `training.epochs` and so on.
+    """
+
+    run: Run
+    environment: dict[str, Any]
+    settings: Settings
+
+    @property
+    def folder(self) -> Path:
+        """Its run directory."""
+        assert self.run.folder is not None
+        return self.run.folder
+
+    @property
+    def seed(self) -> int:
+        """Of its training."""
+        return self.run.config.training.seed
+
+    @property
+    def progress(self) -> str:
+        """How far it has come."""
+        rounds, over = self.run.config.game.num_rounds, len(self.run.records)
+        return "finished" if self.run.finished else f"stopped after {over:,} of {rounds:,} rounds"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that differ by nothing but their seed.
+
+    Attributes:
+        label: what sets it apart from the other groups.
+        every: its runs, by seed.
+    """
+
+    label: str
+    every: list[Stored]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs that are shown: those that are finished; if none is, those that have begun."""
+        begun = [stored.run for stored in self.every if stored.run.records]
+        return [run for run in begun if run.finished] or begun
+
+    @property
+    def config(self) -> Config:
+        """What its runs were told; the seed is that of the first."""
+        return self.every[0].run.config
+
+    @property
+    def policy(self) -> str:
+        """Of data update."""
+        return self.config.training.policy
+
+    @property
+    def rest(self) -> str:
+        """All that its runs were told but the policy."""
+        told = {key: value for key, value in self.every[0].settings.items() if key != "training.policy"}
+        return json.dumps(told, sort_keys=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether what is shown went through all rounds."""
+        return self.rounds == self.config.game.num_rounds
+
+    @property
+    def rounds(self) -> int:
+        """How far all the runs that are shown have come."""
+        return min(len(run.records) for run in self.runs)
+
+    @property
+    def name(self) -> str:
+        """The label, and how far it has come if not to the end."""
+        if self.finished:
+            return self.label
+        return f"{self.label} (stopped after {self.rounds:,} of {self.config.game.num_rounds:,})"
+
+    def curve(self, field: str) -> Array:
+        """What a field of the records was; of shape (runs, rounds)."""
+        return np.array(
+            [[getattr(record, field) for record in run.records[: self.rounds]] for run in self.runs], float
+        )
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The mean over the runs of every number in their summaries, and the accuracy's half range."""
+        each = [run.summary() for run in self.runs]
+        means = {
+            name: float(np.mean([one[name] for one in each]))
+            for name, value in each[0].items()
+            if isinstance(value, int | float)
+        }
+        final = [one["final_accuracy"] for one in each]
+        return means | {"accuracy_spread": (max(final) - min(final)) / 2}
+
+
+def read_runs(places: Iterable[Path]) -> list[Stored]:
+    """The runs of some run directories, or of folders that hold run directories."""
+    runs = [_read(folder) for folder in _folders(places)]
+    if not any(stored.run.records for stored in runs):
+        where = ", ".join(str(stored.folder) for stored in runs)
+        raise InputError.of("RUN_DIR", "a run of at least one round", f"none in {where}")
+    return runs
+
+
+def group(runs: Sequence[Stored]) -> list[Group]:
+    """The runs by configuration; what differs by its policy alone is side by side, with data update first."""
+    together: dict[str, list[Stored]] = {}
+    for stored in runs:
+        together.setdefault(json.dumps(stored.settings, sort_keys=True), []).append(stored)
+    parts = [sorted(part, key=lambda stored: stored.seed) for part in together.values()]
+    differing = differences([part[0].settings for part in parts])
+    groups = [Group(_label(part[0].settings, differing), part) for part in parts]
+    rest = list(dict.fromkeys(found.rest for found in groups))
+    begun = [found for found in groups if found.runs]
+    return sorted(begun, key=lambda found: (rest.index(found.rest), _place(found.policy)))
+
+
+def differences(settings: Sequence[Settings]) -> list[str]:
+    """The keys that are not the same in all."""
+    keys = list(dict.fromkeys(key for one in settings for key in one))
+    return [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
+
+
+def _folders(places: Iterable[Path]) -> list[Path]:
+    """The run directories that are meant, each once."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        inside = [place] if RunDirectory(place).exists else _inside(place)
+        if not inside:
+            raise InputError.of("RUN_DIR", "a run directory, or a folder with run directories in it", place)
+        for folder in inside:
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def _inside(place: Path) -> list[Path]:
+    try:
+        return sorted(path for path in place.iterdir() if RunDirectory(path).exists)
+    except OSError:
+        return []
+
+
+def _read(folder: Path) -> Stored:
+    place = RunDirectory(folder)
+    config = load(place.config)
+    path = folder / "environment.json"
+    try:
+        environment = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as fault:
+        raise InputError(f"{path} must be the environment of the run: {fault}") from None
+    run = Run(config, read_metrics(folder), folder=folder)
+    if any(len(record.volumes) == 0 for record in run.records):
+        raise InputError.of(f"{folder}/metrics.jsonl", "with the volumes of the clients", "none")
+    return Stored(run, environment, _settings(config))
+
+
+def _settings(config: Config) -> Settings:
+    """All that a run depends on but its seed, flat."""
+    found: Settings = {}
+    for section, values in tomllib.loads(config.to_toml()).items():
+        for key, value in values.items():
+            if (section, key) not in FREE | {("training", "seed")}:
+                found[f"{section}.{key}"] = value
+    if config.clients.file is not None:
+        text = config.game.clients.to_csv()
+        checksum = hashlib.sha256(text.encode()).hexdigest()[:8]
+        found["clients.file"] = f"{config.game.clients.size} clients, checksum {checksum}"
+    return found
+
+
+def _label(settings: Settings, differing: Sequence[str]) -> str:
+    """What is said of a group: its policy, and whatever else is not the same in all."""
+    policy = str(settings["training.policy"])
+    said = [_NAMES.get(policy, policy)]
+    said += [Path(settings[key]).name for key in _SAID_ALONE[1:] if key in differing]
+    said += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _SAID_ALONE]
+    return ", ".join(said)
+
+
+def _short(key: str) -> str:
+    """A key without its section, if there is no other of that name."""
+    return key if key.endswith(".seed") else key.partition(".")[2]
+
+
+def _place(policy: str) -> int:
+    """Ours come first."""
+    return POLICIES.index(policy) if policy in POLICIES else len(POLICIES)
