@@ -22,6 +22,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from PIL import Image
+from screenshots import explorer
 
 import dufl
 from dufl.data.ageing import Ageing
@@ -72,6 +73,7 @@ def main() -> None:
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
         publish(training_figure(load(None, TRAINING)), "training")
     report_picture()
+    explorer(DOCS / "assets" / "explorer.png")
     splice("leaders", leaders_table(leaders))
     splice("influence", influence_table(influence))
     for page in PAGES:

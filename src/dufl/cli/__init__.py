@@ -7,6 +7,7 @@ import typer
 from dufl.cli.certify import certify
 from dufl.cli.compare import compare
 from dufl.cli.data import app as data
+from dufl.cli.explore import explore
 from dufl.cli.flower import app as flower
 from dufl.cli.init import init
 from dufl.cli.ledger import ledger
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, train, compare, report, reproduce, init, sweep, certify, ledger):
+for command in (plan, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

@@ -17,7 +17,7 @@ from dufl.experiment.sections import ClientsSection, DataSection, LeaderSection,
 from dufl.game.clients_file import COLUMNS
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, solve
-from dufl.game.population import Distribution
+from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
 from dufl.inputs import Inputs, unknown_key
 from dufl.learning.settings import Training
@@ -80,18 +80,29 @@ _PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
     """Read a configuration file, apply `section.key=value` changes, and check everything."""
-    table = _with_whole_paths(_read(path), path.parent) if path else {}
-    for change in changes:
-        _apply(table, change)
+    if path is None:
+        return resolve(change({}, changes))
+    table = whole_paths(parse(_read(path), str(path)), path.parent)
+    return resolve(change(table, changes), path.parent, str(path))
+
+
+def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients | None = None) -> Config:
+    """The configuration that a table stands for, everything checked.
+
+    Args:
+        table: the sections, as TOML has them.
+        folder: where the CSV file of clients is looked for.
+        name: of the file, for messages.
+        people: the clients, if the CSV file has been read already.
+    """
     _check_keys(table)
-    source = f"{path} " if path else ""
+    source = f"{name} " if name else ""
     sections = {name: _section(table, name) for name in _KNOWN}
     clients = _in_section(source, "clients", lambda: _clients_section(sections["clients"]))
-    folder = path.parent if path else Path()
-    people = _in_section(source, "clients", lambda: clients.clients(folder))
-    game = _in_section(source, "game", lambda: Game(clients=people, **sections["game"]))
+    everyone = _in_section(source, "clients", lambda: clients.clients(folder, people))
+    game = _in_section(source, "game", lambda: Game(clients=everyone, **sections["game"]))
     leader = _in_section(source, "leader", lambda: LeaderSection(**sections["leader"]))
-    if leader.competition == "exact" and people.size < 2:
+    if leader.competition == "exact" and everyone.size < 2:
         raise InputError.of(
             "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
         )
@@ -100,7 +111,28 @@ def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
     return Config(game=game, clients=clients, leader=leader, data=data, training=training)
 
 
-def _with_whole_paths(table: Table, folder: Path) -> Table:
+def parse(content: bytes, name: str) -> Table:
+    """The sections in a TOML file of this name, from what is in it."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise InputError(f"{name} must be a readable TOML file: {fault}") from None
+    if not text.strip():
+        raise InputError(f"{name} must not be empty: `dufl init` writes an example")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise InputError(f"{name} must be valid TOML: {fault}") from None
+
+
+def change(table: Table, changes: Iterable[str]) -> Table:
+    """The table with `section.key=value` changes applied to it."""
+    for text in changes:
+        _apply(table, text)
+    return table
+
+
+def whole_paths(table: Table, folder: Path) -> Table:
     """The table of a file with paths that are relative to its folder made whole."""
     for section, key in _PATHS:
         part = table.get(section)
@@ -128,17 +160,11 @@ def _clients_section(values: Table) -> ClientsSection:
     return ClientsSection(**values)
 
 
-def _read(path: Path) -> Table:
+def _read(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as fault:
+        return path.read_bytes()
+    except OSError as fault:
         raise InputError(f"{path} must be a readable TOML file: {fault}") from None
-    if not text.strip():
-        raise InputError(f"{path} must not be empty: `dufl init` writes an example")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
-        raise InputError(f"{path} must be valid TOML: {fault}") from None
 
 
 def _apply(table: Table, change: str) -> None:

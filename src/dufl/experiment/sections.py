@@ -57,15 +57,15 @@ class ClientsSection(Inputs):
     seed: Seed = 0
     file: str | None = None
 
-    def clients(self, folder: Path) -> Clients:
-        """The clients; a relative `file` is looked for in `folder`."""
+    def clients(self, folder: Path, people: Clients | None = None) -> Clients:
+        """The clients; a relative `file` is looked for in `folder`, unless it has been read as `people`."""
         given = self.model_fields_set - {"file"}
         if self.file is None:
             columns = {n: getattr(self, n) for n in COLUMNS if getattr(self, n) is not None}
             return Clients.draw(self.count, self.seed, **columns)
         if given:
             raise InputError.of(", ".join(sorted(given)), "left out when file is given", self.file)
-        return Clients.from_csv(folder / self.file)
+        return people or Clients.from_csv(folder / self.file)
 
 
 class LeaderSection(Algorithm1):

@@ -23,8 +23,16 @@ def write_columns(columns: Sequence[Sequence[float]]) -> str:
 def read_columns(path: Path) -> dict[str, Any]:
     """The columns of a file, every cell checked to be a number."""
     try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        return parse_columns(path.read_bytes(), str(path))
+    except OSError as fault:
+        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
+
+
+def parse_columns(content: bytes, path: str) -> dict[str, Any]:
+    """The columns of a file that is called `path`, from what is in it."""
+    try:
+        rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    except (UnicodeDecodeError, csv.Error) as fault:
         raise InputError(f"{path} must be a readable CSV file: {fault}") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if len(rows) < 2:
@@ -40,7 +48,7 @@ def read_columns(path: Path) -> dict[str, Any]:
     return table
 
 
-def _cell(path: Path, line: int, name: str, cell: str) -> float:
+def _cell(path: str, line: int, name: str, cell: str) -> float:
     if name == "capacity" and not cell.strip():
         return math.inf  # an empty cell: no limit
     try:
@@ -49,7 +57,7 @@ def _cell(path: Path, line: int, name: str, cell: str) -> float:
         raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None
 
 
-def _check_header(path: Path, header: list[str]) -> None:
+def _check_header(path: str, header: list[str]) -> None:
     for name in _REQUIRED:
         if name not in header:
             raise InputError(f"{path} must have a column {name}, got {', '.join(header)}")

@@ -83,6 +83,7 @@ def cost_surface(
     conservation_rates: Array,
     competition: Competition = "mean-field",
     progress: Progress = lambda _: None,
+    tolerance: float = 1e-6,
 ) -> Array:
     """U at the clients' equilibrium for every pair; of shape (payments, conservation rates)."""
     cost = _anticipated_cost(game, competition)
@@ -90,7 +91,7 @@ def cost_surface(
     for i, payment in enumerate(payments):
         # there and back, so that each equilibrium starts from a neighbour's
         for j in range(conservation_rates.size)[:: 1 if i % 2 == 0 else -1]:
-            surface[i, j] = cost(float(payment), float(conservation_rates[j]), 1e-6)
+            surface[i, j] = cost(float(payment), float(conservation_rates[j]), tolerance)
         progress((i + 1) / payments.size)
     return surface
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.errors import InputError
-from dufl.game.clients_file import COLUMNS, read_columns, write_columns
+from dufl.game.clients_file import COLUMNS, parse_columns, read_columns, write_columns
 from dufl.inputs import Inputs, NonNegative, Number, Positive
 
 Vector = npt.NDArray[np.float64]
@@ -153,6 +153,11 @@ class Clients:
     def from_csv(cls, path: str | Path) -> "Clients":
         """Clients from a CSV file with one line a client and the columns named as in `COLUMNS`."""
         return cls(**read_columns(Path(path)))
+
+    @classmethod
+    def parse_csv(cls, content: bytes, name: str) -> "Clients":
+        """Clients from what is in a CSV file of this name."""
+        return cls(**parse_columns(content, name))
 
     def to_csv(self) -> str:
         """The clients as the text of a CSV file that `from_csv` reads back exactly."""

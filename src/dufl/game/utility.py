@@ -69,6 +69,8 @@ def cost_of_rounds(game: Game, payment: Array, total_volume: Array, mean_stalene
     """U by round and term of the first rounds, from what was planned or measured."""
     volume_loss, staleness_loss = _accuracy_loss(game, total_volume, mean_staleness)
     weight = 1 - game.payment_weight
+    if weight == 0:  # to a server that weighs money alone, not even the loss of all data is a cost
+        volume_loss = np.zeros_like(volume_loss)
     return ServerCost(
         payment=game.payment_weight * payment,
         volume=weight * volume_loss,

@@ -116,6 +116,6 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
 def plain(values: Column) -> list[Any]:
     """Numbers as JSON has them: what is not finite is left out of a line."""
     found = np.asarray(values)
-    if found.dtype.kind == "f":
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
         return [value if np.isfinite(value) else None for value in found.tolist()]
     return list(found.tolist())

@@ -1,5 +1,7 @@
 """A plan in charts that one can point at: what it costs, its course, the cost around it, who earns what."""
 
+from typing import Any
+
 import numpy as np
 
 from dufl.game.dynamics import Array, staleness
@@ -47,13 +49,29 @@ def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
         }
     )
     layout = axes(
-        "cost over all rounds", "", barmode="stack", hovermode="y unified", yaxis={"autorange": "reversed"}
+        "cost U over all rounds",
+        "",
+        barmode="stack",
+        hovermode="y unified",
+        yaxis={"autorange": "reversed", "showgrid": False},
     )
     layout["legend"]["traceorder"] = "normal"
     most = max((total for total in totals if np.isfinite(total)), default=1.0)
     layout["xaxis"]["range"] = [0, 1.25 * most]
+    _cut(layout, totals, names[-1])
     data = {"plan": names} | {term: [row[i] for row in parts] for i, (term, _) in enumerate(TERMS)}
     return Chart("cost_by_term", "What it costs the server", traces, layout, data)
+
+
+def _cut(layout: dict[str, Any], totals: list[float], name: str) -> None:
+    """Cut a last bar that would dwarf the others, and write at its end how long it is."""
+    *others, last = totals
+    if not last > 3 * max(others) > 0:
+        return
+    edge = 1.3 * max(others)
+    layout["xaxis"]["range"] = [0, edge]
+    note = {"x": edge, "y": name, "text": f"{number(last)} →", "xanchor": "right", "showarrow": False}
+    layout["annotations"] = [note | {"font": {"color": "black", "size": 13}}]
 
 
 def course_charts(plan: Plan) -> list[Chart]:
@@ -76,11 +94,12 @@ def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart
     traces: list[Trace] = []
     data = {"round": rounds, "mean": mean}
     if each.shape[1] <= EACH:
-        for k in range(each.shape[1]):
-            own = line("each client", rounds, each[:, k], GREY, hoverinfo="skip", opacity=0.5)
-            own |= {"line": {"color": GREY, "width": 1}, "legendgroup": "each", "showlegend": k == 0}
-            traces.append(own)
-            data[f"client {k}"] = each[:, k]
+        # one line with gaps draws much faster than a line a client
+        times, gap = np.append(rounds, rounds[-1]), np.full((1, each.shape[1]), np.nan)
+        every = np.vstack([each, gap]).T
+        own = line("each client", np.tile(times, len(every)), every.ravel(), GREY, hoverinfo="skip")
+        traces.append(own | {"opacity": 0.7, "line": {"color": GREY, "width": 1}})
+        data |= {f"client {k}": each[:, k] for k in range(each.shape[1])}
     else:
         low, high = np.quantile(each, [0.05, 0.95], axis=1)
         traces += band("90 % of clients", rounds, low, high, GREY)
@@ -104,15 +123,18 @@ def surface_chart(
         best: the best plan, if `plan` is another that one wants to compare with it.
     """
     shown = np.where(np.isfinite(costs), costs, np.nan)
-    least = min(np.nanmin(shown), plan.server_cost)
+    floor = max(1e-6 * np.nanmax(shown), 1e-300)  # a cost may be nothing at all, which has no logarithm
+    least = max(min(np.nanmin(shown), plan.server_cost), floor)
     most = max(min(4 * least, np.nanmax(shown)), 1.01 * least)
     ticks = np.geomspace(least, most, 5)
     surface: Trace = {
         "type": "contour",
         "x": plain(payments),
         "y": plain(rates),
-        "z": [plain(row) for row in np.log(np.minimum(shown, most)).T],
+        "z": [plain(row) for row in np.log(np.clip(shown, least, most)).T],
         "customdata": [plain(row) for row in shown.T],
+        "zmin": float(np.log(least)),
+        "zmax": float(np.log(most)),
         "colorscale": "Viridis",
         "reversescale": True,
         "ncontours": 24,
@@ -140,7 +162,7 @@ def surface_chart(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": f"{name}: U = {cost:.4g}",
+                "name": f"{name}: U = {number(cost)}",
                 "x": [payment],
                 "y": [rate],
                 "cliponaxis": False,
@@ -162,6 +184,7 @@ def surface_chart(
         xaxis={"range": [-0.04 * float(payments[-1]), float(payments[-1])]},
         yaxis={"range": [0, 1]},
     )
+    layout["legend"]["y"] = 1.06  # clear of the mark in the upper corner
     data = {
         "payment": np.repeat(payments, len(rates)),
         "conservation_rate": np.tile(rates, len(payments)),

@@ -74,7 +74,8 @@ def _shrink(figure: Path, copy: Path) -> None:
     with Image.open(figure) as image:
         height = round(image.height * WIDTH / image.width)
         small = image.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
-        small.quantize(128, dither=Image.Dither.NONE).save(copy, optimize=True)
+        few = small.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(copy, optimize=True)
 
 
 def _section(name: str, item: dict[str, Any], out: Path) -> str:
