@@ -19,10 +19,12 @@ from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
-from dufl.game.search import Choice, Cost, Progress, Square, minimise
+from dufl.game.search import COARSE, Choice, Cost, Progress, Square, minimise
 from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
+
+FEW = 64  # types of clients, where a cost need not be exact: on the grid of a search
 
 
 class Algorithm1(Inputs):
@@ -135,10 +137,12 @@ def no_update(game: Game) -> ServerCost:
 
 def _anticipated_cost(game: Game, competition: Competition) -> Cost:
     """The server's cost at the clients' true equilibrium, on a compressed population."""
-    sample = game.replace(clients=compress(game.clients, TYPES))
+    types = compress(game.clients, TYPES)
+    fine, coarse = (game.replace(clients=people) for people in (types, compress(types, FEW)))
     last: list[Array] = []  # the equilibrium found before is where the next one starts
 
     def cost(payment: float, rate: float, tolerance: float) -> float:
+        sample = coarse if tolerance >= COARSE else fine
         start = last[0] if last else None
         found = find_equilibrium(
             sample.clients, sample.num_rounds, payment, rate, competition, start, tolerance
