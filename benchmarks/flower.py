@@ -3,7 +3,6 @@
 import importlib
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
@@ -26,7 +25,7 @@ from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium
 from dufl.game.population import Clients
 
-CLIENTS, ROUNDS, VOLUME, EPOCHS = 6, 9, 150, 20
+CLIENTS, ROUNDS, VOLUME, EPOCHS, TURNS = 6, 7, 500, 20, 3
 COSTS = 5e-4, 2.5e-5
 EXAMPLE = Path(__file__).absolute().parents[1] / "examples" / "flower-pytorch" / "stock"
 
@@ -89,7 +88,9 @@ def server(times: list[float], folder: str | None) -> ServerApp:
     app = ServerApp()
 
     @app.main()
-    def main(grid: Grid, context: Context) -> None:
+    def main(grid: Any, context: Context) -> None:
+        grid.pull_interval = 0.01  # between two looks for replies; by default 0.1 s, which is too coarse here
+
         def evaluate(server_round: int, arrays: ArrayRecord) -> None:
             times.append(time.perf_counter())
 
@@ -111,7 +112,7 @@ def game() -> Game:
 @lru_cache
 def steady() -> tuple[Question, list[int]]:
     """An offer at which clients hold about `VOLUME` samples, and what each of them holds in every round."""
-    low, high = 1.0, 500.0
+    low, high = 1.0, 5000.0
     for _ in range(40):
         middle = (low + high) / 2
         plan = equilibrium(game(), payment=middle, conservation_rate=0.5)
@@ -120,8 +121,8 @@ def steady() -> tuple[Question, list[int]]:
     return offer, np.rint(plan.volume[:, 0]).astype(int).tolist()
 
 
-def seconds_a_round(folder: str | None) -> float:
-    """The median over rounds, the first left out."""
+def seconds(folder: str | None) -> list[float]:
+    """How long every round took, the first left out."""
     times: list[float] = []
     run_simulation(
         server(times, folder),
@@ -129,22 +130,20 @@ def seconds_a_round(folder: str | None) -> float:
         num_supernodes=CLIENTS,
         backend_config=BACKEND,
     )
-    gaps = sorted(after - before for before, after in pairwise(times))
-    return gaps[len(gaps) // 2]
+    return [after - before for before, after in pairwise(times)][1 - ROUNDS :]
 
 
 def main() -> None:
-    """Measure both, in turns."""
+    """Measure both, in turns; of every round the quickest counts, which nothing else has disturbed."""
     os.environ.update(QUIET)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     plain, fresh = [], []
-    for _ in range(2):
-        plain.append(seconds_a_round(None))
-        folder = tempfile.mkdtemp()
-        fresh.append(seconds_a_round(folder))
-        shutil.rmtree(folder)
-    one, two = min(plain), min(fresh)
-    print(f"Flower simulation, {CLIENTS} clients, about {VOLUME} samples, {EPOCHS} epochs")
+    for _ in range(TURNS):
+        plain.append(seconds(None))
+        with tempfile.TemporaryDirectory() as folder:
+            fresh.append(seconds(folder))
+    one, two = (float(np.mean(np.min(runs, axis=0))) for runs in (plain, fresh))
+    print(f"Flower simulation, {CLIENTS} clients, about {VOLUME} samples, {EPOCHS} epochs, {TURNS} turns")
     print(f"  without data update  {one:.3f} s a round")
     print(f"  with data update     {two:.3f} s a round: {100 * (two / one - 1):+.1f} % (target 5)")
 

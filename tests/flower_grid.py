@@ -34,7 +34,7 @@ class InProcessGrid(Grid):
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
         self.app = app
-        self.nodes = {1000 + 7 * ((3 * k) % num_clients): k for k in range(num_clients)}
+        self.nodes = {1000 + 7 * (num_clients - k): k for k in range(num_clients)}
         self.meddle = meddle or (lambda client, message, answer: answer())
         self.sent: list[Message] = []
         self.received: list[Message] = []

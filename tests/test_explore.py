@@ -3,7 +3,6 @@
 import json
 import shlex
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,14 @@ from typing import Any
 
 import pytest
 import tomli_w
-from streamlit.testing.v1 import AppTest
 
 from dufl import Clients, InputError, LogNormal, Uniform
 from dufl.experiment.config import load
-from dufl.web import page
 from dufl.web.answer import optimum_of, plan_json, plan_of, rival_plan, surface_of, trajectories_csv
 from dufl.web.choices import Choices, FieldError, Question, beginning
 from dufl.web.serve import address_of, free_port, is_local, settings
 from dufl.web.source import ClientsFile, Source, begin, uploaded
 from dufl.web.spread import KINDS, LISTED, Spread
-from dufl.web.words import plain
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
 PEOPLE = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
@@ -265,151 +261,6 @@ def test_a_wrong_file_is_told_before_anything_starts(
     code, _, err = dufl_command("explore", "wrong.toml")
     assert code == 2
     assert err == "error: wrong.toml [game] num_rounds must be >= 2, got 1\n"
-
-
-@pytest.fixture
-def tab(there: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    """The page, started with a small federation."""
-    monkeypatch.setattr(sys, "argv", ["page", "federation.toml"])
-    return AppTest.from_file(page.__file__, default_timeout=60).run()
-
-
-def shown(tab: AppTest) -> dict[str, str]:
-    assert not tab.exception
-    return {figure.label: figure.value for figure in tab.metric}
-
-
-def test_fields_move_the_plan(tab: AppTest) -> None:
-    before = shown(tab)
-    assert list(before) == [
-        "Payment R a round",
-        "Conservation rate θ",
-        "Server's cost U",
-        "U against no update",
-        "U against Algorithm 1",
-    ]
-    tab.slider(key="time_sensitivity").set_value(0.5).run()
-    after = shown(tab)
-    assert float(after["Payment R a round"]) < float(before["Payment R a round"])
-    assert float(after["Conservation rate θ"]) > float(before["Conservation rate θ"])
-    assert tab.code[0].value == "dufl plan federation.toml --set game.time_sensitivity=0.5"
-    tab.selectbox(key="collection_cost_kind").set_value("log-normal").run()
-    assert not tab.exception
-    assert "'clients.collection_cost={median=0.000316, spread=0.576}'" in tab.code[0].value
-    tab.selectbox(key="method").set_value("algorithm1").run()
-    tab.selectbox(key="search").set_value("direct").run()
-    assert "led by Algorithm 1" in tab.caption[0].value
-    assert shown(tab)
-
-
-def test_a_pin_starts_at_the_optimum_and_leaves_it(tab: AppTest) -> None:
-    best = shown(tab)
-    tab.toggle(key="pin_conservation_rate").set_value(True).run()
-    rate = tab.slider(key="conservation_rate")
-    assert rate.value == pytest.approx(float(best["Conservation rate θ"]), abs=0.006)
-    rate.set_value(0.9).run()
-    assert shown(tab)["Conservation rate θ"] == "0.900"
-    assert "from optimum" in tab.metric[2].delta
-    tab.toggle(key="pin_payment").set_value(True).run()
-    assert tab.code[0].value.endswith("--conservation-rate 0.9")
-    assert "--payment" in tab.code[0].value
-    tab.toggle(key="pin_payment").set_value(False).run()
-    tab.toggle(key="pin_conservation_rate").set_value(False).run()
-    assert shown(tab) == best
-
-
-@pytest.mark.parametrize(
-    "toml",
-    [
-        "[game]\nnum_rounds = 2\n[clients]\ncount = 1\n",
-        "[game]\ntime_sensitivity = 0.0\nnum_rounds = 5\n",
-        "[game]\npayment_weight = 1.0\nsampling_noise = 0.0\nnum_rounds = 5\n",
-        "[game]\npayment_range = [20, 20]\nnum_rounds = 5\n",
-        "[game]\npayment_range = [0, 0]\nconservation_range = [0, 0]\nnum_rounds = 5\n",
-    ],
-)
-def test_the_edges_of_the_game_have_a_page_too(
-    toml: str, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (there / "edge.toml").write_text(toml)
-    monkeypatch.setattr(sys, "argv", ["page", "edge.toml"])
-    tab = AppTest.from_file(page.__file__, default_timeout=60).run()
-    assert shown(tab)
-    tab.toggle(key="pin_payment").set_value(True).run()
-    tab.slider(key="payment").set_value(0.0).run()
-    tab.toggle(key="pin_conservation_rate").set_value(True).run()
-    tab.slider(key="conservation_rate").set_value(0.0).run()
-    assert shown(tab)
-    assert not tab.error
-
-
-def test_a_wrong_field_leaves_the_last_plan(tab: AppTest) -> None:
-    before = shown(tab)
-    tab.number_input(key="count").set_value(0).run()
-    assert shown(tab) == before
-    beside, above = (next(iter(part.error)).value for part in (tab.sidebar, tab.main))
-    assert beside == plain("count must be >= 1, got 0")
-    assert above == f"{beside}. What is shown is the last plan that could be made."
-    tab.number_input(key="count").set_value(6).run()
-    assert not tab.error
-    assert shown(tab) != before
-
-
-def test_a_plan_that_does_not_fit_is_explained(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (there / "tight.toml").write_text("[game]\nnum_rounds = 12\n[clients]\ncapacity = 1500\n")
-    monkeypatch.setattr(sys, "argv", ["page", "tight.toml"])
-    tab = AppTest.from_file(page.__file__, default_timeout=60).run()
-    before = shown(tab)
-    tab.toggle(key="pin_payment").set_value(True).run()
-    tab.slider(key="payment").set_value(500.0).run()
-    tab.number_input(key="initial_volume_first").set_value(2000.0).run()
-    assert tab.error[0].value.startswith(plain("capacity must hold the plan, got 1500 for client 0"))
-    assert shown(tab)
-    assert before
-
-
-def give(tab: AppTest, key: str, name: str, text: str | None) -> list[str]:
-    """Upload a file, or take it away; the messages in the sidebar."""
-    file = None if text is None else (name, text.encode(), "text/plain")
-    tab.file_uploader(key=key).set_value(file).run()
-    assert not tab.exception
-    return [error.value for error in tab.sidebar.error]
-
-
-def test_files_come_and_go_in_any_order(tab: AppTest) -> None:
-    names = '[game]\nnum_rounds = 9\n[clients]\nfile = "people.csv"\n'
-    wanting = [plain("[clients] file: give people.csv too, as the CSV file of clients")]
-    assert give(tab, "toml_file", "named.toml", names) == wanting
-    assert "5 clients · 12 rounds" in tab.caption[0].value
-    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
-    assert "3 clients · 9 rounds" in tab.caption[0].value
-    assert tab.code[0].value == "dufl plan named.toml"
-    assert give(tab, "csv_file", "people.csv", None) == wanting
-    assert "3 clients · 9 rounds" in tab.caption[0].value
-    assert give(tab, "toml_file", "named.toml", None) == []
-    assert "5 clients · 12 rounds" in tab.caption[0].value
-    assert tab.code[0].value == "dufl plan federation.toml"
-
-
-def test_a_csv_file_gives_the_fields_back_when_it_goes(tab: AppTest) -> None:
-    tab.number_input(key="count").set_value(6).run()
-    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
-    assert "3 clients" in tab.caption[0].value
-    tab.slider(key="time_sensitivity").set_value(0.5).run()
-    assert "dufl.toml" in tab.code[0].value
-    assert give(tab, "csv_file", "people.csv", None) == []
-    assert "6 clients" in tab.caption[0].value
-    assert tab.number_input(key="count").value == 6
-    short = "initial_volume,collection_cost,training_cost\n"
-    assert give(tab, "csv_file", "short.csv", short) == [
-        plain("short.csv must have a header and at least one client, got 1 lines")
-    ]
-    assert give(tab, "csv_file", "wrong.csv", short + "1,-1,1\n") == [
-        plain("wrong.csv: collection_cost must be > 0, got -1 for client 0")
-    ]
-    assert "6 clients" in tab.caption[0].value
-    assert len(give(tab, "toml_file", "other.toml", "[game]\nnum_rounds = 7\n")) == 1
-    assert "15 clients · 7 rounds" in tab.caption[0].value
 
 
 def test_everything_the_page_says_is_json_for_programs() -> None:

@@ -14,9 +14,13 @@ from dufl.data.streams import SimulatedStream, Stream
 
 def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream]:
     """A stream for every client that draws from a dataset of (features, label) pairs, held in memory."""
-    pairs = [dataset[index] for index in range(len(dataset))]
-    features = np.stack([np.asarray(feature, dtype=np.float32) for feature, _ in pairs])
-    pool = Samples(features, np.array([int(label) for _, label in pairs]))
+    if isinstance(dataset, TensorDataset):  # all at once
+        features, labels = (tensor.numpy() for tensor in dataset.tensors)
+    else:
+        pairs = [dataset[index] for index in range(len(dataset))]
+        features = np.stack([np.asarray(feature) for feature, _ in pairs])
+        labels = np.array([int(label) for _, label in pairs])
+    pool = Samples(features.astype(np.float32), labels.astype(np.int64))
     return lambda client: SimulatedStream(pool=pool, client=client, seed=seed)
 
 

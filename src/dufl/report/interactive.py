@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dufl.report.figures import BLUE, GREEN, ORANGE, RED
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9")
+FEW = 12  # rounds, each of which gets its own tick
 DASHES = ("solid", "dash", "dot", "dashdot")
 _GRID = "rgba(128,128,128,0.3)"
 
@@ -111,6 +112,11 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
         "font": {"size": 13},
         **more,
     }
+
+
+def by_round(count: int) -> dict[str, Any]:
+    """The axis of so many rounds: there is none between two of them."""
+    return {"dtick": 1} if count <= FEW else {}
 
 
 def plain(values: Column) -> list[Any]:

@@ -8,7 +8,7 @@ from dufl.game.dynamics import Array, staleness
 from dufl.game.plan import Plan
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
 from dufl.report.formats import number
-from dufl.report.interactive import Chart, Trace, axes, band, line, plain
+from dufl.report.interactive import Chart, Trace, axes, band, by_round, line, plain
 
 EACH = 40  # clients drawn one by one at most
 SHOWN = 400  # clients looked at for the range of all
@@ -105,7 +105,7 @@ def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart
         traces += band("90 % of clients", rounds, low, high, GREY)
         data |= {"5 % of clients below": low, "5 % of clients above": high}
     traces.append(line("mean", rounds, mean, BLUE, hovertemplate="%{y:,.4g}"))
-    layout = axes("round t", unit, yaxis={"rangemode": "tozero"})
+    layout = axes("round t", unit, xaxis=by_round(len(mean)), yaxis={"rangemode": "tozero"})
     return Chart(name, title, traces, layout, data)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from dufl.data.arrival import Arrival
 from dufl.game.dynamics import Array
 from dufl.report.figures import GREY
-from dufl.report.interactive import COLOURS, DASHES, Chart, Column, Trace, axes, band, faint, line
+from dufl.report.interactive import COLOURS, DASHES, Chart, Column, Trace, axes, band, by_round, faint, line
 from dufl.report.plan_charts import TERMS
 from dufl.report.stored import Group
 
@@ -60,6 +60,7 @@ def _by_term(chart: Chart, group: Group) -> Chart:
         more: dict[str, Any] = {"stackgroup": "cost", "fillcolor": faint(colour, 0.6), "line": {"width": 1}}
         traces.append(line(name, rounds, data[name], colour, hovertemplate="%{y:,.4g}", **more))
     chart.layout["legend"]["traceorder"] = "normal"
+    chart.layout["xaxis"] |= by_round(group.rounds)
     data["all"] = group.curve("server_cost").mean(axis=0)[rounds]
     return replace(chart, traces=traces, data=data)
 
@@ -99,6 +100,7 @@ def over_rounds(chart: Chart, groups: Sequence[Group], curve: Curve, hover: str,
             data |= {f"{name}, least": low, f"{name}, most": high}
         more: dict[str, Any] = {"line": {"dash": dash}, "legendgroup": name, "hovertemplate": hover}
         traces.append(line(name, rounds, data[name], colour, **more))
+    chart.layout["xaxis"] |= by_round(most)
     return replace(chart, traces=traces, data=data)
 
 
