@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import screenshots
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from PIL import Image
-from screenshots import explorer
 
 import dufl
 from dufl.data.ageing import Ageing
@@ -50,7 +50,6 @@ ALGORITHMS = {
 TRAINING = ("training.dynamic_weight=0.1",)  # with which the algorithms are compared
 TRAINING_SEEDS = 2
 COLOURS = 128  # of a picture
-REPORT = 1112  # pixels of the report that are shown
 SIZE = 500_000  # bytes that all pictures may take together
 
 Row = dict[str, Any]
@@ -72,8 +71,8 @@ def main() -> None:
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
         publish(training_figure(load(None, TRAINING)), "training")
-    report_picture()
-    explorer(DOCS / "assets" / "explorer.png")
+    screenshots.report()
+    screenshots.explorer()
     splice("leaders", leaders_table(leaders))
     splice("influence", influence_table(influence))
     for page in PAGES:
@@ -282,33 +281,12 @@ def groups(rows: Rows, name: str) -> list[Array]:
     return [np.array([row[name] for row in rows if row["value"] == value]) for value in values]
 
 
-def report_picture() -> None:
-    """The top of the report that `dufl compare` ends with, as a browser shows it."""
-    sys.path.append(str(DOCS.parent / "tests"))
-    from browser import browse
-
-    with TemporaryDirectory() as folder:
-        run(["dufl", "compare", "--seeds", str(TRAINING_SEEDS), "--out", "digits"], Path(folder))
-        taken = Path(folder) / "report.png"
-        with browse((Path(folder) / "digits" / "report.html").as_uri()) as tab:
-            tab.page.wait_for_selector("html[data-drawn]")
-            top = {"x": 0, "y": 0, "width": 1440, "height": REPORT}
-            tab.page.screenshot(path=taken, full_page=True, clip=top)
-        shrink(taken, COLOURS // 4, Image.Quantize.MAXCOVERAGE)  # few colours, far apart
-
-
 def publish(figure: Figure, name: str) -> None:
     """Put a picture into docs/assets, with as many colours as it needs to stay small."""
     (DOCS / "assets").mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
-        shrink(save(figure, Path(folder), name)[0])
-
-
-def shrink(png: Path, colours: int = COLOURS, method: Image.Quantize = Image.Quantize.MEDIANCUT) -> None:
-    """Put a picture into docs/assets with few colours."""
-    with Image.open(png) as picture:
-        few = picture.convert("RGB").quantize(colours, method, dither=Image.Dither.NONE)
-        few.save(DOCS / "assets" / png.name, optimize=True)
+        png = save(figure, Path(folder), name)[0]
+        screenshots.save(png.read_bytes(), png.name, COLOURS, Image.Quantize.MEDIANCUT)
 
 
 def splice(name: str, text: str) -> None:
