@@ -150,11 +150,9 @@ def main() -> None:
             fresh.append(measured(folder))
     (round, one), (_, two) = np.min(plain, axis=0), np.min(fresh, axis=0)
     print(f"Flower simulation, {CLIENTS} clients, about {VOLUME} samples, {EPOCHS} epochs")
-    print(f"  a round without data update         {round:.3f} s")
-    print(f"  of it besides training              {one:.3f} s")
-    print(
-        f"  the same in a round with data update {two:.3f} s: {100 * (two - one) / round:+.1f} % (target 5)"
-    )
+    print(f"  a round without data update     {round:.3f} s")
+    print(f"    of it besides training        {one:.3f} s")
+    print(f"    the same with data update     {two:.3f} s: {100 * (two - one) / round:+.1f} % (target 5)")
 
 
 if __name__ == "__main__":

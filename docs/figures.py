@@ -308,7 +308,7 @@ def rerun(page: Path) -> None:
         def again(session: re.Match[str]) -> str:
             commands = [line for line in session[1].splitlines() if line.startswith("$ ")]
             shown = (f"{line}\n{run(['bash', '-c', line[2:]], Path(folder))}" for line in commands)
-            return f"```console\n{''.join(shown)}```"
+            return f"```console\n{''.join(shown).replace(folder, '/home/me')}```"
 
         write_text(page, _SESSION.sub(again, before))
 
