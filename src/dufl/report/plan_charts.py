@@ -9,6 +9,7 @@ from dufl.game.plan import Plan
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
 from dufl.report.formats import number
 from dufl.report.interactive import Chart, Trace, axes, band, by_round, line, plain
+from dufl.report.plan_figures import strategies
 
 EACH = 40  # clients drawn one by one at most
 SHOWN = 400  # clients looked at for the range of all
@@ -196,12 +197,7 @@ def surface_chart(
 def utility_chart(plan: Plan) -> Chart:
     """What clients earn by the plan, and what each would earn alone with a simpler strategy."""
     outcome = plan.outcomes
-    order = np.argsort(-outcome.utility)
-    series = (
-        ("optimal (the plan)", outcome.utility[order], BLUE),
-        ("random, as much in all", outcome.random_utility[order], ORANGE),
-        ("zero, nothing collected", outcome.zero_utility[order], GREEN),
-    )
+    order, series = strategies(plan)
     traces: list[Trace] = []
     if order.size <= EACH:
         for name, values, colour in series:

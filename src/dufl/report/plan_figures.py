@@ -1,9 +1,11 @@
 """The three pictures of a plan: its course, the cost around it, and what clients make of it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -64,9 +66,7 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     """The server's cost at the clients' equilibrium over (R, θ), with the plan marked."""
     game = plan.game
     high = right_edge(plan, rival)
-    payments = np.linspace(0, high, SURFACE[0])
-    payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
-    rates = np.linspace(0, 1, SURFACE[1])
+    payments, rates = offers(high, SURFACE)
     costs = cost_surface(game, payments, rates, plan.competition, progress)
     least = min(costs.min(), plan.server_cost)
     figure, axes = new_figure(6.4, 4.6)
@@ -98,6 +98,13 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     return figure
 
 
+def offers(high: float, size: tuple[int, int]) -> tuple[Array, Array]:
+    """Payments up to `high` and conservation rates, the axes of a cost surface of this size."""
+    payments = np.linspace(0, high, size[0])
+    payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
+    return payments, np.linspace(0, 1, size[1])
+
+
 def right_edge(plan: Plan, rival: Plan | None) -> float:
     """The largest payment shown: the optimum should be well inside, not lost in a corner."""
     high = plan.game.payment_range[1]
@@ -106,15 +113,20 @@ def right_edge(plan: Plan, rival: Plan | None) -> float:
     return float(min(wanted, max(high, 1.2 * most)) or 1.0)
 
 
-def utilities(plan: Plan) -> Figure:
-    """What clients earn by the plan, and what each would earn alone with a simpler strategy."""
+def strategies(plan: Plan) -> tuple[npt.NDArray[np.intp], Sequence[tuple[str, Array, str]]]:
+    """The clients from the one who earns most, and what each strategy would bring them, with its colour."""
     outcome = plan.outcomes
     order = np.argsort(-outcome.utility)
-    series = (
+    return order, (
         ("optimal (the plan)", outcome.utility[order], BLUE),
         ("random, as much in all", outcome.random_utility[order], ORANGE),
         ("zero, nothing collected", outcome.zero_utility[order], GREEN),
     )
+
+
+def utilities(plan: Plan) -> Figure:
+    """What clients earn by the plan, and what each would earn alone with a simpler strategy."""
+    order, series = strategies(plan)
     figure, axes = new_figure(7.0, 3.4)
     if order.size <= 40:
         place = np.arange(order.size)

@@ -8,13 +8,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 from dufl.errors import InputError
+from dufl.experiment.planning import rival_of
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.leader import cost_surface
-from dufl.game.plan import Plan, algorithm1_rival, equilibrium
+from dufl.game.plan import Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
-from dufl.report.plan_figures import right_edge
+from dufl.report.plan_figures import offers, right_edge
 from dufl.report.stored import Group, Stored
 
 SURFACE = (21, 17)  # payments, conservation rates
@@ -53,10 +54,7 @@ class Planning:
     def surface(self, progress: Progress = lambda _: None) -> tuple[Array, Array, Array]:
         """Payments, conservation rates, and the server's cost at every pair of them."""
         game = self.plan.game
-        high = right_edge(self.plan, self.rival)
-        payments = np.linspace(0, high, SURFACE[0])
-        payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
-        rates = np.linspace(0, 1, SURFACE[1])
+        payments, rates = offers(right_edge(self.plan, self.rival), SURFACE)
         few = game.replace(clients=compress(game.clients, TYPES))
         return payments, rates, cost_surface(few, payments, rates, self.plan.competition, progress)
 
@@ -97,15 +95,7 @@ def _planning(groups: list[Group]) -> Planning:
             competition=config.leader.competition,
         )
         plan = replace(given, leader=config.leader.method)
-    return Planning(plan, _rival(plan), groups, again)
-
-
-def _rival(plan: Plan) -> Plan | None:
-    """Algorithm 1's plan, unless it is the plan itself or there is nothing to choose."""
-    low, high = plan.game.payment_range
-    if plan.leader != "anticipating" or low == high:
-        return None
-    return algorithm1_rival(plan.game, plan.competition)
+    return Planning(plan, rival_of(plan), groups, again)
 
 
 def _offer(stored: Stored) -> tuple[float, float] | None:

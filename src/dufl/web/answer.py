@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar
 
-import numpy as np
-
 from dufl.experiment.files import to_json
 from dufl.experiment.planning import offered, rival_of, summary
 from dufl.game.compression import compress
@@ -18,7 +16,7 @@ from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import cost_surface
 from dufl.game.plan import Plan, algorithm1_rival, certify
 from dufl.game.search import Progress
-from dufl.report.plan_figures import right_edge
+from dufl.report.plan_figures import offers, right_edge
 from dufl.web.choices import Question
 
 GRID = (25, 17)  # payments and conservation rates of the surface
@@ -103,8 +101,7 @@ def surface_of(question: Question, progress: Progress = _ignore) -> Surface:
         high = max(pinned, best.game.payment_range[1])
 
     def make() -> Surface:
-        payments, rates = np.linspace(0, high, GRID[0]), np.linspace(0, 1, GRID[1])
-        payments[0] = 1e-3 * high  # with no payment at all, data dies out and the cost has no bound
+        payments, rates = offers(high, GRID)
         game = best.game.replace(clients=compress(best.game.clients, TYPES))
         costs = cost_surface(game, payments, rates, best.competition, progress, ROUGH)
         return Surface(payments, rates, costs)
