@@ -5,6 +5,7 @@ import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,11 @@ ALGORITHM1 = "U against Algorithm 1"
 @pytest.fixture(scope="module")
 def home() -> Iterator[str]:
     """`dufl explore`, started once; its address."""
+    with socket.socket() as probe:  # a port of its own: two servers that start at once want the same
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
     program = [sys.executable, "-c", "from dufl.cli import main; main()", "explore", "--no-browser"]
+    program += ["--port", port]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stderr is not None

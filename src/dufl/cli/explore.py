@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import File
+from dufl.cli.common import File, progress_bar
 from dufl.errors import InputError
 
 Port = Annotated[
@@ -34,9 +34,10 @@ def explore(
     from dufl.web.source import begin
 
     source = begin(file)
-    chosen = free_port(host, port)
-    with suppress(InputError):  # the page will say what is wrong with it
-        warm_up(Question(source, beginning(source)))
+    free_port(host, port)  # what is wrong with it is said at once
+    with suppress(InputError), progress_bar() as begin_task:  # the page will say what is wrong with it
+        warm_up(Question(source, beginning(source)), begin_task("getting ready"))
+    chosen = free_port(host, port)  # in the meantime another may have come
     if not is_local(host):
         typer.echo(f"warning: whoever reaches this machine on port {chosen} can use the page", err=True)
     told = f"open {address_of(host, chosen)} in a browser; Ctrl-C ends it"

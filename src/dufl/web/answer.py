@@ -131,11 +131,12 @@ def trajectories_csv(plan: Plan) -> str:
     return "\n".join(lines()) + "\n"
 
 
-def warm_up(question: Question) -> None:
+def warm_up(question: Question, progress: Progress = _ignore) -> None:
     """Work out everything the page will show first, so that its kernels are ready."""
-    plan = plan_of(question)
+    plan = plan_of(question, lambda share: progress(0.6 * share))
     plan.outcomes  # noqa: B018
-    surface_of(question)
+    rival_plan(question)
+    surface_of(question, lambda share: progress(0.7 + 0.3 * share))
 
 
 def _anticipating(question: Question) -> Question:
