@@ -8,7 +8,7 @@ R, and a round that is written stays as it is, however often it is written again
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from types import TracebackType
@@ -83,25 +83,29 @@ class Ledger:
 
     def pay(self, round: int, payment: float, claims: Iterable[Claim]) -> list[Entry]:
         """Share the payment of a round; if the round is there already, what it says."""
-        if round not in self.rounds():
+        with self._reporting():
+            known = self._connection.execute("SELECT 1 FROM rounds WHERE round = ?", (round,)).fetchone()
+        if not known:
             entries = shared(round, payment, list(claims))
             rows = [tuple(asdict(entry).values()) for entry in entries]
             with self._reporting(), transaction(self._connection):
                 paid = sum(entry.cents for entry in entries)
                 self._connection.execute("INSERT INTO rounds VALUES (?, ?)", (round, paid))
                 self._connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
-        return [entry for entry in self.entries() if entry.round == round]
+        return self.entries(round)
 
     def rounds(self) -> dict[int, int]:
         """What was paid for each round, in cents."""
         with self._reporting():
             return dict(self._connection.execute("SELECT round, cents FROM rounds ORDER BY round"))
 
-    def entries(self) -> list[Entry]:
-        """Everything, by round and client."""
-        query = "SELECT round, client, committed, claimed, cents, reason FROM entries ORDER BY round, client"
+    def entries(self, round: int | None = None) -> list[Entry]:
+        """Everything, or one round, by round and client."""
+        which, given = ("", ()) if round is None else ("WHERE round = ?", (round,))
+        names = ", ".join(field.name for field in fields(Entry))
+        query = f"SELECT {names} FROM entries {which} ORDER BY round, client"
         with self._reporting():
-            return [Entry(*row) for row in self._connection.execute(query)]
+            return [Entry(*row) for row in self._connection.execute(query, given)]
 
     def check(self) -> None:
         """Refuse a ledger whose shares do not add up."""
