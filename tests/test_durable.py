@@ -39,12 +39,26 @@ def advance_for_ever(path: Path) -> None:
         buffer.advance(min(len(buffer), 40), batch(buffer.round + 1))
 
 
+def seconds_of_a_step(path: Path) -> float:
+    """From a fork to the end of a first step, on this machine."""
+    DurableBuffer.create(path, batch(0, 60)).close()
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - dies by signal
+        try:
+            DurableBuffer.open(path).advance(40, batch(1))
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    return time.monotonic() - began
+
+
 def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path) -> None:
     """Hundreds of kills; after each the content is exactly that of the round it says it is in."""
     path = tmp_path / "buffer.db"
     DurableBuffer.create(path, batch(0, 60)).close()
     twin, reached = MemoryBuffer(batch(0, 60)), [0]
-    chance = random.Random(0)
+    chance, reach = random.Random(0), 4 * seconds_of_a_step(tmp_path / "timed.db")
     for _ in range(KILLS):
         child = os.fork()
         if child == 0:  # pragma: no cover - dies by signal
@@ -52,7 +66,7 @@ def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path) -> No
                 advance_for_ever(path)
             finally:
                 os._exit(1)
-        time.sleep(chance.uniform(0, 0.03))
+        time.sleep(chance.uniform(0, reach))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status)

@@ -21,8 +21,12 @@ CELLS = [(name, *cell, accuracy) for name, cells in PROTOTYPE.items() for cell, 
 @pytest.mark.parametrize(("name", "policy", "sigma", "accuracy"), CELLS)
 def test_accuracy_is_the_prototype_s(name: str, policy: str, sigma: float, accuracy: float) -> None:
     dataset = load_dataset(name, real(name))
-    changes = (f"time_sensitivity={sigma}", f"training.policy={policy}", "leader.method=algorithm1")
-    run = train(load(None, [*changes, f"data.dataset={name}", "training.epochs=5"]), dataset=dataset)
+    changes = (f"time_sensitivity={sigma}", f"training.policy={policy}", f"data.dataset={name}")
+    leader = (
+        "leader.method=algorithm1",
+        "leader.search=direct",
+    )  # the same plan as Bayesian, in a tenth of the time
+    run = train(load(None, [*changes, *leader, "training.epochs=5"]), dataset=dataset)
     assert 100 * run.accuracy == pytest.approx(accuracy, abs=1.5)
 
 

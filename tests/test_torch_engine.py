@@ -28,7 +28,8 @@ NORMALISED = "training.model=own_models:Normalised"
 
 
 def play(*changes: str, rounds: int = 3, dataset: Dataset | None = None) -> tuple[Federation, list[Any]]:
-    federation, engine = federation_of(small(*changes), dataset)
+    """Some rounds; with one worker, since each loads PyTorch anew, unless `changes` say another number."""
+    federation, engine = federation_of(small("workers=1", *changes), dataset)
     try:
         return federation, [facts(federation.play()) for _ in range(rounds)]
     finally:
@@ -70,7 +71,13 @@ def test_running_statistics_are_averaged_by_volume() -> None:
 
 
 def test_a_run_with_torch_resumes_bit_for_bit(tmp_path: Path) -> None:
-    changes = (NORMALISED, "training.algorithm=feddyn", "checkpoint_every=2", "game.num_rounds=5")
+    changes = (
+        NORMALISED,
+        "training.algorithm=feddyn",
+        "checkpoint_every=2",
+        "game.num_rounds=5",
+        "workers=1",
+    )
     whole = train(small(*changes), tmp_path / "whole")
     seen: list[Any] = []
     train(small(*changes), tmp_path / "part", watch=seen.append, stop=lambda: len(seen) >= 2)
