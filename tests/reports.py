@@ -18,6 +18,7 @@ from command_line import SMALL
 from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.game.dynamics import Array
+from dufl.report.training_report import write_report
 
 ROUNDS = ("game.num_rounds=6", "data.initial_classes=8")
 
@@ -121,3 +122,8 @@ class Page(HTMLParser):
         assert all(len(row) == len(heads) for row in rows)
         first = 1 if heads[0] == "plan" else 0  # the one column of names
         return {head: [float(row[i]) for row in rows] for i, head in enumerate(heads) if i >= first}
+
+
+def report(*places: Path, out: Path) -> Page:
+    """The page of some runs, taken apart."""
+    return Page(write_report(places, out).path.read_text(encoding="utf-8"))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dufl
-from command_line import assert_sentence, told, write_dataset
+from command_line import assert_sentence, told
 from dufl.experiment.config import load
 from dufl.report.training_report import Written, write_report
-from reports import Page, make_run, make_runs, metrics
+from reports import Page, make_run, make_runs, metrics, report
 
 WITH, WITHOUT = "with data update", "without data update"
 
@@ -36,10 +36,6 @@ def page(written: Written) -> Page:
 def run(runs: Path, tmp_path: Path) -> Path:
     """A copy of a run, to do things to."""
     return Path(shutil.copytree(runs / "fedavg-dufl-0", tmp_path / "run"))
-
-
-def report(*places: Path, out: Path) -> Page:
-    return Page(write_report(places, out).path.read_text(encoding="utf-8"))
 
 
 def both(runs: Path, policy: str, name: str) -> Any:
@@ -259,38 +255,6 @@ def test_runs_with_different_plans(runs: Path, tmp_path: Path, monkeypatch: pyte
     page = report(first, other, out=tmp_path / "r.html")
     assert "plan_1_cost_surface" not in page.charts
     assert len(page.table("The plans behind the runs").rows) == 2
-
-
-def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_policy_of_report.py").write_text(
-        "class Greedy:\n"
-        "    def __init__(self, game, seed): pass\n"
-        "    def payment(self, round): return 3.0\n"
-        "    def size(self, client): return 20\n"
-        "    def step(self, client, round, size): return size // 2, 10\n"
-        "    def planned_staleness(self, round): return float('nan')\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    page = report(make_run(tmp_path / "own", "policy=own_policy_of_report:Greedy"), out=tmp_path / "r.html")
-    assert "No run on this page follows a plan of the server's" in page.text
-    assert "collection" not in page.charts
-    assert page.csv("volume")["own_policy_of_report:Greedy: measured"] == [80] * 6
-
-
-@pytest.mark.parametrize("pictures", [True, False])
-def test_samples_that_cannot_be_shown(tmp_path: Path, pictures: bool) -> None:
-    generator = np.random.default_rng(0)
-    table = {name: generator.random((n, 7), np.float32) for name, n in (("x_train", 60), ("x_test", 9))}
-    write_dataset(tmp_path / "own.npz", **({} if pictures else table))
-    changes = (f"dataset={tmp_path / 'own.npz'}", "data.initial_classes=2")
-    place = make_run(tmp_path / "run", *changes)
-    page = report(place, out=tmp_path / "r.html")
-    assert bool(page.images) is pictures
-    assert ("are no pictures: they have the shape 7" in page.text) is not pictures
-    (tmp_path / "own.npz").unlink()
-    page = report(place, out=tmp_path / "r.html")
-    assert "The samples cannot be shown: " in page.text
-    assert "could be collected" not in page.csv("classes")
 
 
 def test_names_that_mean_harm(runs: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.clients_section import clients_section
 from dufl.report.data_charts import data_charts
+from dufl.report.left_out_section import left_out_section
 from dufl.report.page import Block, Section, make_page, paragraph
 from dufl.report.plan_section import plan_section
 from dufl.report.planning import Planning, plannings
@@ -56,6 +57,7 @@ def write_report(
         plan_section(found, lambda share: progress(0.5 + 0.4 * share)),
         _data_section(groups, found, arrival),
         *clients_section(found),
+        *left_out_section(groups),
         samples_section(groups, data),
         setup_section(runs, groups, in_folder),
     ]
