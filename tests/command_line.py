@@ -15,6 +15,14 @@ RUN = {
     *("config.toml", "environment.json", "plan.npz", "metrics.jsonl", "checkpoint.npz"),
     *("model.safetensors", "summary.json", ".lock"),
 }
+GREEDY = """
+class Greedy:
+    def __init__(self, game, seed): pass
+    def payment(self, round): return 3.0
+    def size(self, client): return 20
+    def step(self, client, round, size): return size // 2, 10
+    def planned_staleness(self, round): return float("nan")
+"""  # a policy of one's own
 
 
 def told(*changes: str) -> list[str]:

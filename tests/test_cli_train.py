@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command_line import RUN, SMALL, assert_sentence, files, told, write_dataset
+from command_line import GREEDY, RUN, SMALL, assert_sentence, files, told, write_dataset
 from dufl.experiment.config import load
 from dufl.experiment.train import train
 
@@ -58,14 +58,7 @@ def test_an_own_dataset_policy_and_module(
     dufl_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(tmp_path / "own.npz")
-    (tmp_path / "own_policy_of_cli.py").write_text(
-        "class Greedy:\n"
-        "    def __init__(self, game, seed): pass\n"
-        "    def payment(self, round): return 3.0\n"
-        "    def size(self, client): return 20\n"
-        "    def step(self, client, round, size): return size // 2, 10\n"
-        "    def planned_staleness(self, round): return float('nan')\n"
-    )
+    (tmp_path / "own_policy_of_cli.py").write_text(GREEDY)
     monkeypatch.chdir(tmp_path)
     arguments = told(*SMALL, "dataset=own.npz", "policy=own_policy_of_cli:Greedy")
     code, out, err = dufl_command("train", *arguments, "--json", "--out", "run")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import write_dataset
+from command_line import GREEDY, write_dataset
 from dufl.experiment.run_directory import read_metrics
 from reports import make_run, metrics, report
 
@@ -62,14 +62,7 @@ def test_where_nobody_is_left_out_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_policy_of_report.py").write_text(
-        "class Greedy:\n"
-        "    def __init__(self, game, seed): pass\n"
-        "    def payment(self, round): return 3.0\n"
-        "    def size(self, client): return 20\n"
-        "    def step(self, client, round, size): return size // 2, 10\n"
-        "    def planned_staleness(self, round): return float('nan')\n"
-    )
+    (tmp_path / "own_policy_of_report.py").write_text(GREEDY)
     monkeypatch.chdir(tmp_path)
     page = report(make_run(tmp_path / "own", "policy=own_policy_of_report:Greedy"), out=tmp_path / "r.html")
     assert "No run on this page follows a plan of the server's" in page.text

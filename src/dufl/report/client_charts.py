@@ -12,10 +12,11 @@ from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
 from dufl.game.population import Clients
 from dufl.game.utility import client_cost, client_payment
+from dufl.report.courses import SHOWN
 from dufl.report.data_charts import collected
 from dufl.report.figures import BLUE, GREEN, ORANGE
 from dufl.report.interactive import Chart, Column, Trace, axes, line, plain
-from dufl.report.plan_charts import EACH, SHOWN
+from dufl.report.plan_charts import EACH
 
 Drawn = tuple[list[Trace], dict[str, Any]]
 Who = npt.NDArray[np.int64]

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from dufl.game.dynamics import Array, staleness
+from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
+from dufl.report.courses import SHOWN, Course, courses
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
 from dufl.report.formats import number
 from dufl.report.interactive import Chart, Trace, axes, band, by_round, line, plain
 from dufl.report.plan_figures import strategies
 
 EACH = 40  # clients drawn one by one at most
-SHOWN = 400  # clients looked at for the range of all
 TERMS = (("payment", BLUE), ("too little data", ORANGE), ("stale data", GREEN))
 
 
@@ -77,20 +77,16 @@ def _cut(layout: dict[str, Any], totals: list[float], name: str) -> None:
 
 def course_charts(plan: Plan) -> list[Chart]:
     """Collection, volume and staleness over the rounds: the mean, and every client or most of them."""
-    clients = plan.game.clients
-    some = clients.take(slice(None, None, -(-clients.size // SHOWN)))
-    volume, collection = plan.trajectories_of(some)
-    aged = staleness(volume, plan.conservation_rate, some.initial_staleness)
-    total, people = plan.total_volume, clients.num_clients
-    collected = (total[1:] - plan.conservation_rate * total[:-1]) / people
+    collection, volume, staleness = courses(plan)
     return [
-        _course("collection", "Collected per client, Δ(t)", "samples", collection[:-1], collected),
-        _course("volume", "Held per client, D(t)", "samples", volume, total / people),
-        _course("staleness", "Staleness, S(t)", "rounds", aged, plan.mean_staleness),
+        _course("collection", "Collected per client, Δ(t)", "samples", collection),
+        _course("volume", "Held per client, D(t)", "samples", volume),
+        _course("staleness", "Staleness, S(t)", "rounds", staleness),
     ]
 
 
-def _course(name: str, title: str, unit: str, each: Array, mean: Array) -> Chart:
+def _course(name: str, title: str, unit: str, course: Course) -> Chart:
+    each, mean = course
     rounds = np.arange(len(mean))
     traces: list[Trace] = []
     data = {"round": rounds, "mean": mean}

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from dufl.game.dynamics import Array, staleness
+from dufl.game.dynamics import Array
 from dufl.game.leader import cost_surface
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
+from dufl.report.courses import Course, courses
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
 
-SHOWN = 400  # trajectories drawn at most
 SURFACE = (31, 26)  # payments, conservation rates
 
 
@@ -34,22 +34,18 @@ def write_plan_figures(
 
 def trajectories(plan: Plan) -> Figure:
     """Collection, volume and staleness over the rounds: every client, and the mean."""
-    clients = plan.game.clients
-    some = clients.take(slice(None, None, -(-clients.size // SHOWN)))
-    volume, collection = plan.trajectories_of(some)
-    aged = staleness(volume, plan.conservation_rate, some.initial_staleness)
-    total, people = plan.total_volume, clients.num_clients
-    collected = (total[1:] - plan.conservation_rate * total[:-1]) / people
+    collection, volume, staleness = courses(plan)
     figure, axes = new_figure(10.5, 3.2, ncols=3)
-    _course(axes[0], collection[:-1], collected, "Collected per round, Δ(t)", "samples")
-    _course(axes[1], volume, total / people, "Held, D(t)", "samples")
-    _course(axes[2], aged, plan.mean_staleness, "Staleness, S(t)", "rounds")
+    _course(axes[0], collection, "Collected per round, Δ(t)", "samples")
+    _course(axes[1], volume, "Held, D(t)", "samples")
+    _course(axes[2], staleness, "Staleness, S(t)", "rounds")
     axes[0].legend(loc="best")
     figure.suptitle(f"R = {plan.payment:,.2f} a round, θ = {plan.conservation_rate:.3f}", x=0.01, ha="left")
     return figure
 
 
-def _course(axes: Axes, each: Array, mean: Array, title: str, unit: str) -> None:
+def _course(axes: Axes, course: Course, title: str, unit: str) -> None:
+    each, mean = course
     rounds = np.arange(len(each))
     if each.shape[1] <= 40:
         axes.plot(rounds, each, color=GREY, alpha=0.35, linewidth=0.7)
