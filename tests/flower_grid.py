@@ -115,6 +115,7 @@ class Run:
         masked: bool = True,
         meddle: Meddle | None = None,
         patience: int = 3,
+        arrival: float = 600.0,
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -134,6 +135,7 @@ class Run:
             masked=masked,
             watch=self.rounds.append,
             patience=patience,
+            arrival=arrival,
         )
 
     def start(self) -> Any:

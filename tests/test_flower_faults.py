@@ -1,5 +1,7 @@
 """Clients on Flower that lie, fail, go or come back: the run goes on, and nobody is overpaid."""
 
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from dufl.errors import DuflError
+from dufl.errors import DuflError, InputError
 from dufl.experiment.config import load
 from dufl.experiment.train import train
-from dufl.flower import wire
+from dufl.flower import nodes, wire
 from flower_grid import SMALL, Answer, Run, in_cents, is_training
 
 
@@ -48,6 +50,19 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
     assert len(entries) == 20
     assert {entry.client for entry in entries if entry.cents} == {3}
     assert sum(entry.cents for entry in entries) == 5 * paid
+
+
+def test_why_clients_cannot_answer_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "clients").write_text("a file where the clients' folder should be")
+    monkeypatch.setattr(nodes, "POLL", 0.05)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with pytest.raises(InputError, match=r"must be 4 within 0.3 s, got 0; [^;]*File exists: '[^;]*'$"):
+        Run(tmp_path, arrival=0.3).start()
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1
+    assert re.fullmatch(r"node 10\d\d: .*File exists: .*", told[0])
 
 
 def test_who_lies_about_its_commitment_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.flower import memory, wire
-from dufl.flower.app import client_app, server_app
+from dufl.flower.app import Order, client_app, server_app
 from flower_grid import SMALL, Answer, InProcessGrid, Meddle, Run, is_training
 
 
@@ -79,7 +79,7 @@ def test_the_run_directory_after_a_kill_is_that_of_a_whole_run(tmp_path: Path) -
         path = folder / "config.toml"
         path.write_text(load(None, SMALL).to_toml())
         grid = InProcessGrid(client_app(lambda _: (path, folder / "clients")), 4, meddle)
-        app = server_app(lambda _: (path, folder / "server", False, 60.0))
+        app = server_app(lambda _: Order(path, folder / "server", False, timeout=60.0))
         app(grid, Context(1, 1, {}, RecordDict(), {}))
 
     with pytest.raises(KilledError):

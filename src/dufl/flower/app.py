@@ -5,6 +5,7 @@ The configuration is the same TOML file. A client reads from it what it knows of
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def strategy_of(
     watch: Callable[[Round], None],
     masked: bool = True,
     timeout: float = 600.0,
+    arrival: float = 600.0,
     patience: int = 3,
 ) -> tuple[WithDataUpdate, ArrayRecord]:
     """The strategy that a configuration asks for, and the model to begin with."""
@@ -129,6 +131,7 @@ def strategy_of(
         plan=plan,
         how=Manner(config.leader.method, config.leader.algorithm1, masked),
         timeout=timeout,
+        arrival=arrival,
         patience=patience,
         watch=watch,
     )
@@ -146,29 +149,51 @@ def evaluation(here: World) -> Callable[[int, ArrayRecord], MetricRecord]:
     return evaluate
 
 
-def server_app(
-    where: Callable[[Context], tuple[Path, Path, bool, float]], watch: Watch = lambda _: None
-) -> ServerApp:
+@dataclass(frozen=True)
+class Order:
+    """What the server is told.
+
+    Attributes:
+        config: where the configuration is.
+        folder: where the run directory goes.
+        negotiated: whether the plan is negotiated, or solved from the costs in the configuration.
+        timeout: seconds that a phase of messages waits for its clients.
+        arrival: seconds to wait for all clients before the first round.
+    """
+
+    config: Path
+    folder: Path
+    negotiated: bool
+    timeout: float = 600.0
+    arrival: float = 600.0
+
+
+def server_app(order: Callable[[Context], Order], watch: Watch = lambda _: None) -> ServerApp:
     """The app of the server; the run directory is that of `dufl train`, with deal and ledger beside.
 
     Args:
-        where: says, from the context of the run, where the configuration is, where the run directory goes,
-            whether the plan is negotiated or solved from the costs in the configuration, and how many
-            seconds a phase of messages waits for its clients.
+        order: says, from the context of the run, what is to be done.
         watch: told the record of every round.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        path, folder, negotiated, timeout = where(context)
-        here = world(path)
-        books = Books(here.config, here.dataset, folder, watch)
-        strategy, arrays = strategy_of(here, folder, negotiated=negotiated, watch=books.add, timeout=timeout)
+        told = order(context)
+        here = world(told.config)
+        books = Books(here.config, here.dataset, told.folder, watch)
+        strategy, arrays = strategy_of(
+            here,
+            told.folder,
+            negotiated=told.negotiated,
+            watch=books.add,
+            timeout=told.timeout,
+            arrival=told.arrival,
+        )
         books.begin(strategy)
         rounds = here.config.game.num_rounds
         result = strategy.start(
-            grid, arrays, num_rounds=rounds, timeout=timeout, evaluate_fn=evaluation(here)
+            grid, arrays, num_rounds=rounds, timeout=told.timeout, evaluate_fn=evaluation(here)
         )
         found = wire.from_arrays(result.arrays)
         books.finish(here.engine.named(found["weights"], found["buffers"]))
@@ -179,12 +204,12 @@ def server_app(
 def deployed_server() -> ServerApp:
     """The server's app of a deployment: `config`, `folder` and `negotiate` are in the run configuration."""
 
-    def where(context: Context) -> tuple[Path, Path, bool, float]:
+    def order(context: Context) -> Order:
         told = context.run_config
         how = bool(told.get("negotiate", True)), float(told.get("timeout", 600.0))
-        return _path(told, "config"), _path(told, "folder"), *how
+        return Order(_path(told, "config"), _path(told, "folder"), *how)
 
-    return server_app(where)
+    return server_app(order)
 
 
 def deployed_client(mods: Sequence[Mod] = ()) -> ClientApp:

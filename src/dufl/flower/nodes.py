@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from logging import WARNING
+from logging import ERROR, WARNING
 from typing import Protocol, TypeVar
 
 from flwr.app import Message, RecordDict
@@ -13,7 +13,6 @@ from dufl.errors import InputError
 from dufl.flower import wire
 
 POLL = 1.0  # seconds between two looks at which nodes are there
-ARRIVAL = 600.0  # seconds to wait for all clients before the first round
 
 
 class OfClient(Protocol):
@@ -39,18 +38,24 @@ class SilentError(Exception):
 class Nodes:
     """The clients that the server knows.
 
+    Args:
+        timeout: seconds that a phase of messages waits for answers.
+        arrival: seconds to wait for all clients before the first round.
+
     Attributes:
         clients: the number of the client at every node.
         keys: the public key of every client that has ever been there.
         phases: how many phases of messages there were.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, arrival: float) -> None:
         self.clients: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
         self.phases = 0
         self._timeout = timeout
+        self._arrival = arrival
         self._strangers: set[int] = set()
+        self._faults: dict[int, str] = {}  # why a node did not answer when it was asked last
 
     @property
     def there(self) -> set[int]:
@@ -64,9 +69,10 @@ class Nodes:
             self.greet(grid)
             if len(self.clients) >= wanted:
                 return
-            if time.monotonic() - began > ARRIVAL:
-                rule = f"{wanted} within {ARRIVAL:g} s"
-                raise InputError.of("the number of clients that are there", rule, len(self.clients))
+            if time.monotonic() - began > self._arrival:
+                rule = f"{wanted} within {self._arrival:g} s"
+                found = "; ".join([str(len(self.clients)), *dict.fromkeys(self._faults.values())])
+                raise InputError.of("the number of clients that are there", rule, found)
             time.sleep(POLL)
 
     def greet(self, grid: Grid) -> None:
@@ -104,14 +110,20 @@ class Nodes:
         answered = {}
         for reply in grid.send_and_receive(messages, timeout=self._timeout):
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                log(WARNING, "node %s: %s", node, reply.error.reason)
-                continue
             try:
+                if reply.has_error():
+                    raise InputError(essence(reply.error.reason or ""))
                 answered[node] = read(reply.content)
+                self._faults.pop(node, None)
             except InputError as fault:
-                log(WARNING, "node %s: %s", node, fault)
+                self._blame(node, str(fault))
         return {node: answered[node] for node in nodes if node in answered}
+
+    def _blame(self, node: int, fault: str) -> None:
+        """Say what is wrong with a node's answer; once, though it is asked again and others fail alike."""
+        if fault not in self._faults.values():
+            log(ERROR, "node %s: %s", node, fault)
+        self._faults[node] = fault
 
     def ask_all(
         self, grid: Grid, kind: str, asked: wire.Questions, read: Callable[[RecordDict], Named]
@@ -122,3 +134,15 @@ class Nodes:
         if silent := sorted(self.there - {found.client for found in right}):
             raise SilentError(silent)
         return right
+
+
+def essence(reason: str) -> str:
+    """What went wrong at a node, without the way that the message took through Flower and Ray.
+
+    >>> essence("Exception ClientAppException occurred. Message: disk full'>")
+    'disk full'
+    >>> essence("disk full")
+    'disk full'
+    """
+    found = reason.strip().splitlines() or ["an error without a word"]
+    return found[-1].rpartition("Message: ")[2].removesuffix("'>")

@@ -72,6 +72,7 @@ class WithDataUpdate(Strategy):
         plan: (R, θ, φ) if it is known already; otherwise it is negotiated.
         how: the plan is negotiated.
         timeout: seconds to wait for the clients in a phase of negotiation.
+        arrival: seconds to wait for all clients before the first round.
         patience: a client that misses so many rounds in a row is gone for good, and the server plans again.
         watch: told every round when it is over.
     """
@@ -85,6 +86,7 @@ class WithDataUpdate(Strategy):
         plan: Question | None = None,
         how: Manner | None = None,
         timeout: float = 600.0,
+        arrival: float = 600.0,
         patience: int = 3,
         watch: Callable[[Round], None] = lambda _: None,
     ) -> None:
@@ -93,7 +95,7 @@ class WithDataUpdate(Strategy):
         self.folder = Path(folder)
         self.deal: Deal | None = None
         self.round = 0
-        self.nodes = Nodes(timeout)
+        self.nodes = Nodes(timeout, arrival)
         self._plan = plan
         self._how = how or Manner()
         self._patience = patience

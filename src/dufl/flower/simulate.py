@@ -16,6 +16,7 @@ QUIET = {  # nobody is told that this run happens
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+ARRIVAL = 5.0  # seconds: all nodes are there from the start, and one that fails then will not get better
 BACKEND: Any = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     "init_args": {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
@@ -40,14 +41,14 @@ def simulate(
     os.environ.update(QUIET)
     from flwr.simulation import run_simulation
 
-    from dufl.flower.app import client_app, server_app
+    from dufl.flower.app import Order, client_app, server_app
 
     path = (folder / "simulation.toml").absolute()
     write_text(path, config.to_toml())
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients = folder.absolute() / "clients"
     run_simulation(
-        server_app(lambda _: (path, folder, negotiated, 3600.0), watch),
+        server_app(lambda _: Order(path, folder, negotiated, timeout=3600.0, arrival=ARRIVAL), watch),
         client_app(lambda _: (path, clients)),
         num_supernodes=config.game.clients.size,
         backend_config=BACKEND,
