@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
+# Not compiled at once: half of the time, and Python does it for what is used.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 WORKERS ?= auto
 
 .PHONY: setup run test lint docs browser slow bench figures reproduction constraints clean

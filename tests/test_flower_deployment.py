@@ -16,6 +16,7 @@ from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
 from dufl.flower.ledger import Ledger
+from reports import report
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "flower-deployment" / "deploy.py"
 SMALL = ("game.num_rounds=3", "clients.initial_volume=60", "training.epochs=2")
@@ -86,6 +87,10 @@ def test_tls_and_node_keys(deployment: Any) -> None:
     deal = json.loads((deployment.app / "run" / "deal.json").read_text())
     assert deal["phases"] <= 12
     assert deal["residual"] <= 1e-3
+    page = report(deployment.app / "run", out=deployment.folder / "report.html")
+    assert f"R = {deal['payment']:,.2f} a round" in page.text
+    assert "found by asking the clients" in page.text
+    assert page.csv("volume")["round"] == [0, 1, 2]
     deploy.write_node_key(deployment.folder, 99)
     assert_refused(deployment, "Failed to activate SuperNode", key="node-99")
     assert_refused(deployment, "All SuperNodes must be registered", key="")

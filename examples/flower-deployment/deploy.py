@@ -1,4 +1,4 @@
-"""A whole deployment on one machine: certificates, node keys, SuperLink, SuperNodes, a run, its ledger.
+"""A whole deployment on one machine: certificates, node keys, SuperLink, SuperNodes, a run, ledger, report.
 
     python deploy.py DIR [--clients 3] [--set KEY=VALUE]...
 
@@ -285,7 +285,7 @@ def write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serializati
 
 
 def main() -> int:
-    """Deploy, run, show the ledger."""
+    """Deploy, run, show the ledger, write the report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--clients", type=int, default=3)
@@ -302,7 +302,9 @@ def main() -> int:
         if status != "finished:completed":
             print(deployment.flwr("log", str(run), "here", "--show"), file=sys.stderr)
             return 1
-        print(deployment.command("dufl", "ledger", str(deployment.app / "run" / "ledger.sqlite")))
+        done = deployment.app / "run"
+        print(deployment.command("dufl", "ledger", str(done / "ledger.sqlite")))
+        print(deployment.command("dufl", "report", str(done)))
     return 0
 
 
