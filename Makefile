@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Not compiled at once: half of the time, and Python does it for what is used.
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 WORKERS ?= auto
 
 .PHONY: setup run test lint docs browser slow bench figures reproduction constraints clean
