@@ -160,6 +160,8 @@ def test_a_broken_csv_file_is_explained(tab: Tab) -> None:
     message = "people.csv line 3: collection_cost must be a number, got 'cheap'"
     expect(page.get_by_test_id("stSidebar").get_by_text(message)).to_be_visible(timeout=SOON)
     expect(page.get_by_text("15 clients · 100 rounds")).to_be_visible()
+    settled(page)
+    assert command(page) == "dufl plan"  # the file is not taken
 
 
 def test_a_toml_file_is_loaded_and_a_broken_one_explained(tab: Tab) -> None:
@@ -186,6 +188,8 @@ def test_a_wrong_value_is_explained_beside_its_field(tab: Tab) -> None:
     field.press("Enter")
     expect(page.get_by_text("20 clients")).to_be_visible(timeout=SOON)
     expect(message).to_have_count(0)
+    settled(page)
+    assert command(page) == "dufl plan --set clients.count=20"
 
 
 def test_the_plan_is_that_of_the_command_line(
