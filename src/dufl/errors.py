@@ -1,21 +1,36 @@
 """The exceptions a user can meet. Each message says what is wrong and what to do.
 
     DuflError                    anything below
+    ├── CertificateError         the independent certificate refuses an equilibrium: it must not be used
     ├── FetchError               a dataset could not be had from any mirror: says what each of them did
+    ├── PluginError              a user's own algorithm, policy, model or dataset raised an exception
     └── InputError               a value breaks a rule: names the field, the rule and the value
         ├── CapacityError        a plan, or a step, does not fit into a client's buffer
         └── BufferFileError      a durable buffer's file is damaged, foreign or in use; it is left alone
 
-`InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it.
+`InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it. `exit_code` is what the
+command line ends with.
 """
 
 
 class DuflError(Exception):
     """Base of all errors that DUFL raises on purpose."""
 
+    exit_code = 2
+
+
+class CertificateError(DuflError):
+    """The certificate refuses an equilibrium that a solver returned."""
+
+    exit_code = 3
+
 
 class FetchError(DuflError):
     """No mirror gave the file; the message says what each of them did."""
+
+
+class PluginError(DuflError):
+    """A user's own code raised an exception, which is the cause of this one."""
 
 
 class InputError(DuflError, ValueError):

@@ -1,7 +1,15 @@
 """The command line: `dufl COMMAND`. One short file a command."""
 
+import io
+import os
+import signal
 import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
 
+import click
 import typer
 
 from dufl.cli.certify import certify
@@ -16,13 +24,14 @@ from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
-from dufl.errors import DuflError
+from dufl.errors import DuflError, PluginError
 
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # in which [data] is a text, and lines of a paragraph run on
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (plan, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
@@ -44,12 +53,56 @@ def top(
 
 
 def main() -> None:
-    """Run the command line; an error a user can mend is one sentence and exit code 2."""
+    """Run the command line; an error a user can mend is one sentence and the exit code of its kind."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no θ shows a question mark
     try:
-        app()
-    except DuflError as fault:
-        typer.echo(f"error: {fault}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except PluginError as error:
+        _show_cause(error)
+        code = _fail(error, error.exit_code)
+    except DuflError as error:
+        code = _fail(error, error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
         typer.echo("stopped", err=True)
-        sys.exit(130)
+        code = 130
+    except BrokenPipeError:
+        _abandon_output()
+        code = 128 + signal.SIGPIPE
+    except OSError as error:
+        _abandon_output()
+        code = _fail(error, 2)
+    except MemoryError as error:
+        code = _fail(f"not enough memory: {error}", 2)
+    sys.exit(code)
+
+
+def _fail(error: object, code: int) -> int:
+    typer.echo(f"error: {error}", err=True)
+    return code
+
+
+def _show_cause(error: PluginError) -> None:
+    """The traceback of a plugin's own exception, from the first line that is not ours."""
+    cause = error.__cause__
+    if cause is None:
+        return
+    trace = cause.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+        trace = trace.tb_next
+    traceback.print_exception(type(cause), cause, trace)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
+
+
+def _abandon_output() -> None:
+    """Drop what could not be written, which Python would otherwise try to write once more as it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dufl.reproduce.item import Advance
 
 File = Annotated[
@@ -28,6 +30,17 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write results and figures there.", show_default=False),
 ]
+
+
+def console(width: int = 100) -> "Console":
+    """Standard output for tables: as wide as the terminal, or `width` columns where it is none.
+
+    Texts are shown as they are: a path with brackets in it is no markup.
+    """
+    from rich.console import Console
+
+    wide = None if Console().is_terminal else width
+    return Console(width=wide, markup=False, emoji=False)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, stopping
+from dufl.cli.common import Changes, File, Json, console, stopping
 from dufl.cli.train import Resume, RunOut, report_of
 from dufl.errors import InputError
 
@@ -51,15 +51,15 @@ def compare(
         list(range(first, first + seeds)),
     )
     rounds = config.game.num_rounds
-    console = Console(stderr=True)
-    live = Live(comparison_table(wanted, rounds), console=console, auto_refresh=False, transient=True)
+    screen = Console(stderr=True)
+    live = Live(comparison_table(wanted, rounds), console=screen, auto_refresh=False, transient=True)
 
     def watch(_: Cell) -> None:
-        if console.is_terminal:
+        if screen.is_terminal:
             live.update(comparison_table(wanted, rounds), refresh=True)
 
     with stopping() as stop:
-        if console.is_terminal:
+        if screen.is_terminal:
             live.start()
         try:
             finished = run_all(config, wanted, out, resume=resume, watch=watch, stop=stop)
@@ -79,7 +79,7 @@ def compare(
     if json:
         typer.echo(to_json({"cells": [cell.summary() for cell in wanted]}), nl=False)
         return
-    Console(width=None if Console().is_terminal else 110).print(comparison_table(wanted, rounds))
+    console(110).print(comparison_table(wanted, rounds))
     if out:
         typer.echo("written: " + ", ".join(str(path) for path in written))
         typer.echo(f"report: {page}")

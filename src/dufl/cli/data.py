@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Json, progress_bar
+from dufl.cli.common import Json, console, progress_bar
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,15 +59,13 @@ def list_datasets(
         datasets = [asdict(row) | {"where": str(row.where) if row.where else None} for row in rows]
         typer.echo(to_json({"folders": folders, "datasets": datasets}), nl=False)
         return
-    from rich.console import Console
-
-    console = Console(width=None if Console().is_terminal else 160)
-    console.print(_table(rows, verify, wide=console.width >= 120))
+    output = console(160)
+    output.print(_table(rows, verify, wide=output.width >= 120))
     for row in rows:
         if row.problem:
-            console.print(f"corrupt: {row.problem}", soft_wrap=True, markup=False, highlight=False)
+            output.print(f"corrupt: {row.problem}", soft_wrap=True, highlight=False)
     looked = ", ".join(_short(Path(folder)) for folder in folders)
-    console.print(f"looked in {looked}", soft_wrap=True, markup=False, highlight=False)
+    output.print(f"looked in {looked}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json
+from dufl.cli.common import Changes, File, Json, console
 from dufl.errors import InputError
 
 app = typer.Typer(help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True)
@@ -108,6 +108,4 @@ def rehearse(
     if json:
         typer.echo(to_json(rows), nl=False)
         return
-    from rich.console import Console
-
-    Console(width=None if Console().is_terminal else 100).print(rehearsal_table(rows))
+    console().print(rehearsal_table(rows))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Json
+from dufl.cli.common import Json, console
 
 Spreadsheet = Annotated[
     Path | None,
@@ -34,8 +34,6 @@ def ledger(
     if json:
         typer.echo(to_json(ledger_summary(entries)), nl=False)
         return
-    from rich.console import Console
-
-    Console(width=None if Console().is_terminal else 100).print(ledger_table(ledger_summary(entries)))
+    console().print(ledger_table(ledger_summary(entries)))
     if csv:
         typer.echo(f"written: {csv}")

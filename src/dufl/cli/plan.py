@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, Out, progress_bar
+from dufl.cli.common import Changes, File, Json, Out, console, progress_bar
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -57,11 +57,9 @@ def plan(
     if json:
         typer.echo(to_json(summary), nl=False)
         return
-    from rich.console import Console
-
     from dufl.report.plan_table import plan_table
 
-    console = Console(width=None if Console().is_terminal else 100)
-    console.print(plan_table(found, certificate, rival))
+    output = console()
+    output.print(plan_table(found, certificate, rival))
     if out:
-        console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+        output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, Json, progress_bar
+from dufl.cli.common import Changes, Json, console, progress_bar
 from dufl.errors import InputError
 
 What = Annotated[
@@ -66,9 +66,7 @@ def reproduce(
     if json:
         typer.echo(to_json(shown), nl=False)
         return
-    from rich.console import Console
-
     from dufl.report.claims_table import claims_table
 
-    Console(width=None if Console().is_terminal else 120).print(claims_table(shown))
+    console(120).print(claims_table(shown))
     typer.echo(f"written: {out}/reproduction.json and, for each item, a CSV file and a figure")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, Out, progress_bar
+from dufl.cli.common import Changes, File, Json, Out, console, progress_bar
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def sweep(
     if json:
         typer.echo(to_json({"key": key, "rows": rows}), nl=False)
         return
-    from rich.console import Console
-
-    Console(width=None if Console().is_terminal else 200).print(sweep_table(key, rows))
+    console(200).print(sweep_table(key, rows))
     if out:
         typer.echo(f"written: {folder}/sweep.csv, {folder}/sweep.png, {folder}/sweep.svg")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, progress_bar, stopping
+from dufl.cli.common import Changes, File, Json, console, progress_bar, stopping
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def train(
 
 def show_run(run: "Run", json: bool, files: str) -> None:
     """What a command that trained ends with: a figure and a report if the run is kept, then its numbers."""
-    from rich.console import Console
-
     from dufl.experiment.files import to_json
     from dufl.report.training_figures import write_run_figure
     from dufl.report.training_table import run_table
@@ -71,7 +69,7 @@ def show_run(run: "Run", json: bool, files: str) -> None:
     if json:
         typer.echo(to_json(run.summary()), nl=False)
         return
-    Console(width=None if Console().is_terminal else 100).print(run_table(run))
+    console().print(run_table(run))
     if run.folder:
         typer.echo(f"written: {run.folder}/{files}")
         typer.echo(f"report: {page}")

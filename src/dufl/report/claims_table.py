@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 
 def claims_table(items: dict[str, dict[str, Any]]) -> Table:
@@ -14,6 +15,6 @@ def claims_table(items: dict[str, dict[str, Any]]) -> Table:
     table.add_column("measured")
     for name, item in items.items():
         for number, claim in enumerate(item["claims"]):
-            holds = "holds" if claim["holds"] else "[bold]does not hold[/bold]"
+            holds = "holds" if claim["holds"] else Text("does not hold", style="bold")
             table.add_row(name if number == 0 else "", claim["statement"], holds, claim["measured"])
     return table
