@@ -6,6 +6,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dufl import Clients, Game
+from dufl.game.parameters import Competition
 from dufl.game.population import Uniform
 
 Array = npt.NDArray[np.float64]
@@ -118,4 +119,48 @@ def random_game(seed: int) -> Game:
         payment_weight=10 ** generator.uniform(-6, -2),
         decay=generator.uniform(0.9, 1),
         payment_range=(0.0, 10 ** generator.uniform(1, 4)),
+    )
+
+
+def wild_game(seed: int) -> tuple[Game, Competition]:
+    """A game over many magnitudes, with ranges that are far too wide, far too low or a single value."""
+    generator = np.random.default_rng([seed, 77])
+
+    def magnitude(low: float, high: float) -> float:
+        return float(10 ** generator.uniform(low, high))
+
+    size, alpha = int(generator.integers(1, 13)), magnitude(-6, 0)
+    unlike = generator.choice([0, 0.5, 1.5]) * generator.standard_normal((3, size))
+    beta = 0.0 if generator.random() < 0.1 else alpha * magnitude(-4, 1)
+    clients = Clients(
+        magnitude(0, 5) * 10 ** (unlike[0] / 2), alpha * 10 ** unlike[1], beta * 10 ** unlike[2]
+    )
+    high = magnitude(-4, 30) if generator.random() < 0.5 else magnitude(-2, 6)
+    low = 0.0 if generator.random() < 0.7 else high * magnitude(-12, 0)
+    one, two = sorted((float(generator.random()), 1 - magnitude(-6, 0)))
+    rates = [(0.0, 1.0), (0.0, 1.0), (one, one), (1.0, 1.0), (0.0, one), (one, two)]
+    game = Game(
+        clients=clients,
+        num_rounds=int(generator.choice([2, 3, 5, 10, 20, 40, 80])),
+        time_sensitivity=magnitude(-3, 1),
+        sampling_noise=magnitude(-2, 3),
+        payment_weight=magnitude(-8, -0.3),
+        decay=float(generator.choice([1.0, generator.uniform(0.3, 1)])),
+        staleness_weight=magnitude(-6, 0),
+        payment_range=(low, high),
+        conservation_range=rates[int(generator.integers(len(rates)))],
+    )
+    return game, "exact" if size > 1 and generator.random() < 0.25 else "mean-field"
+
+
+def dense_offers(game: Game, payments: int, rates: int) -> tuple[Array, Array]:
+    """Payments over all magnitudes of a range, and conservation rates, more of them towards 1."""
+    (low, high), (least, most) = game.payment_range, game.conservation_range
+    bottom, top = np.clip([1e-10, 1e18], low, high)
+    spread = np.geomspace(max(bottom, 1e-300), max(top, 1e-300), payments)
+    even = np.linspace(least, most, rates)
+    late = 1 - np.geomspace(max(1 - most, 1e-6), max(1 - least, 1e-6), rates)
+    return (
+        np.unique(np.clip([low, *spread], low, high)),
+        np.unique(np.clip([*even, *late], least, most)),
     )

@@ -8,8 +8,9 @@ import pytest
 from dufl import Algorithm1, Clients, Game, Plan, certify, equilibrium, solve
 from dufl.game import bayesian
 from dufl.game.leader import FIXED_POINT, algorithm1, anticipating, cost_surface
-from dufl.game.search import Square, minimise
-from laws import random_game
+from dufl.game.search import Choice, Square, minimize
+from dufl.game.stationary import likely_offer, total_volume
+from laws import dense_offers, random_game, wild_game
 
 
 def paper_plans(seed: int, sigma: float) -> tuple[Plan, Plan]:
@@ -154,7 +155,8 @@ def test_direct_search_finds_optima_anywhere(target: tuple[float, float]) -> Non
     def cost(payment: float, rate: float, _: float) -> float:
         return float(1 + np.log((payment + 1e-9) / target[0]) ** 2 + 5 * (rate - target[1]) ** 2)
 
-    found = minimise(cost, Square((0.0, 500.0), (0.0, 1.0)))
+    known = Choice(500.0, 1.0, cost(500.0, 1.0, 0.0), 1)
+    found = minimize(cost, Square((0.0, 500.0), (0.0, 1.0)), known, unit_cost=1e-6)
     assert found.cost == pytest.approx(1.0, abs=1e-5)
     assert found.payment == pytest.approx(target[0], rel=1e-2)
 
@@ -212,3 +214,96 @@ def test_two_directions_of_preference() -> None:
     """γ = 0 pays as much as it may, γ = 1 nothing."""
     assert solve(Game(payment_weight=0.0)).payment == pytest.approx(500)
     assert solve(Game(payment_weight=1.0)).payment == 0
+
+
+def least_on_a_grid(seed: int, payments: int, rates: int) -> tuple[float, float]:
+    """The cost that the leader finds in a wild game, and the least on a dense grid of offers."""
+    game, competition = wild_game(seed)
+    surface = cost_surface(game, *dense_offers(game, payments, rates), competition)
+    return solve(game, competition=competition).server_cost, float(np.nanmin(surface))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_range_hides_the_optimum(seed: int) -> None:
+    found, least = least_on_a_grid(seed, 30, 7)
+    assert found <= least * 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_no_range_hides_the_optimum_of_two_thousand_games(block: int) -> None:
+    missed = {}
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        found, least = least_on_a_grid(seed, 57, 14)
+        if not found <= least * 1.001:
+            missed[seed] = found / least
+    assert not missed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_wider_range_never_costs_more(seed: int) -> None:
+    """Whatever may be offered in a narrow range may be offered in a wide one."""
+    game, competition = wild_game(5000 + seed)
+    low, high = game.payment_range
+    least, most = game.conservation_range
+    wider = [
+        game.replace(payment_range=(low, high * 1e3)),
+        game.replace(payment_range=(low, max(high, 1e30))),
+        game.replace(payment_range=(0.0, high)),
+        game.replace(conservation_range=(least / 2, (1 + most) / 2)),
+        game.replace(payment_range=(0.0, max(high, 1e20)), conservation_range=(0.0, 1.0)),
+    ]
+    narrow = solve(game, competition=competition).server_cost
+    for wide in wider:
+        assert solve(wide, competition=competition).server_cost <= narrow * (1 + 1e-5)
+
+
+WIDE: list[tuple[dict[str, Any], float]] = [
+    ({"conservation_range": (0.3, 0.3)}, 1e9),
+    ({"conservation_range": (0.3, 0.3)}, 1e30),
+    ({}, 1e30),
+    ({"conservation_range": (1.0, 1.0)}, 1e12),
+]
+
+
+@pytest.mark.parametrize(("fixed", "high"), WIDE, ids=str)
+@pytest.mark.parametrize("leader", ["anticipating", "algorithm1"])
+def test_the_paper_s_game_in_a_range_far_too_wide(fixed: dict[str, Any], high: float, leader: Any) -> None:
+    def cost(top: float) -> float:
+        game = Game(payment_range=(0.0, top), **fixed)
+        return solve(game, leader=leader, algorithm1=FIXED_POINT).server_cost
+
+    same = 1e-6 if leader == "anticipating" else 1e-4  # Algorithm 1 stops when φ moves by less than that
+    assert cost(high) == pytest.approx(cost(500.0), rel=same)
+
+
+def test_two_valleys_in_one_cell_of_the_grid() -> None:
+    """θ = 0 is a local optimum here, and the better one lies a little above."""
+    game = Game(
+        clients=Clients(257.5, 2.54e-5, 2.0e-7),
+        num_rounds=5,
+        time_sensitivity=0.004357,
+        sampling_noise=0.0210067,
+        payment_weight=4.12e-5,
+        decay=0.9941,
+        staleness_weight=0.78685,
+        payment_range=(0.0, 0.016821),
+    )
+    assert solve(game).conservation_rate == pytest.approx(0.08, abs=0.02)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.6])
+def test_the_middle_of_a_long_horizon_is_the_stationary_equilibrium(rate: float) -> None:
+    game = Game()
+    plan = equilibrium(game, payment=60.0, conservation_rate=rate)
+    assert plan.total_volume[50] == pytest.approx(total_volume(game.clients, 60.0, rate), rel=1e-9)
+    assert plan.mean_staleness[50] == pytest.approx(1 / (1 - rate), rel=1e-9)
+
+
+def test_the_stationary_optimum_is_near_the_finite_one() -> None:
+    payment, rate = likely_offer(Game())
+    best = solve()
+    assert payment == pytest.approx(best.payment, rel=0.02)
+    assert rate == pytest.approx(best.conservation_rate, abs=0.02)
+    narrow = Game(payment_range=(0.0, 10.0), conservation_range=(0.5, 0.5))
+    assert likely_offer(narrow) == (10.0, 0.5)

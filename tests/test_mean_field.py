@@ -217,3 +217,29 @@ def test_compression_keeps_totals_and_nearly_the_answer() -> None:
     price, nothing = np.full(30, 0.01), np.zeros(30)
     whole = client.total_response(clients, price, nothing, 0.5)
     np.testing.assert_allclose(client.total_response(types, price, nothing, 0.5), whole, rtol=1e-3)
+
+
+LOPSIDED = Clients(1000.0, [1e-12, 1e12, 1e12], [1e-13, 1e11, 1e11])
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5, 0.9])
+def test_one_client_far_cheaper_than_all_others(theta: float) -> None:
+    """It holds nearly any total that is announced, and still there is one equilibrium, from every start."""
+    found = [
+        find_equilibrium(LOPSIDED, 20, 50.0, theta, "exact", np.full(20, start)) for start in (1.0, 1e3, 1e6)
+    ]
+    assert all(one.converged for one in found)
+    for one in found[1:]:
+        np.testing.assert_allclose(one.total_volume, found[0].total_volume, rtol=1e-4)
+    plan = equilibrium(
+        Game(clients=LOPSIDED, num_rounds=20), payment=50.0, conservation_rate=theta, competition="exact"
+    )
+    assert plan.certificate.holds()
+
+
+def test_a_start_far_below_the_equilibrium() -> None:
+    """Buffers of a few samples and a payment for trillions of them."""
+    clients = Clients([2.0, 5.0, 1.0], [2e-5, 1e-4, 4e-7], [5e-8, 2e-7, 4e-5])
+    found = find_equilibrium(clients, 40, 4e19, 0.0, "exact")
+    assert found.converged
+    assert found.total_volume[1:].min() > 1e11

@@ -4,13 +4,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dufl import Algorithm1, CapacityError, Clients, Game, InputError, certify, equilibrium, solve
+from dufl import (
+    Algorithm1,
+    CapacityError,
+    CertificateError,
+    Clients,
+    Game,
+    InputError,
+    NegativeUtilityWarning,
+    certify,
+    equilibrium,
+    solve,
+)
 from dufl.experiment.files import replacing, to_json
 from dufl.game.threads import CHUNK
 from dufl.game.utility import client_utility
@@ -190,3 +202,122 @@ def test_json_without_infinity() -> None:
     inf = float("inf")
     assert json.loads(to_json({"a": [inf, -inf, 1.5]})) == {"a": [inf, -inf, 1.5]}
     assert "Infinity" not in to_json([inf])
+
+
+REFUSED: dict[str, Any] = {"collection_cost": [1e-12, 1e12, 1e12], "training_cost": [1e-13, 1e11, 1e11]}
+ROUNDS = 600  # too many for Newton's equations: where the equilibrium is this hard to find, it is not found
+
+
+def test_an_equilibrium_that_the_certificate_refuses_is_an_error() -> None:
+    game = Game(clients=Clients(1000.0, **REFUSED), num_rounds=ROUNDS)
+    with pytest.raises(CertificateError, match="refuses the equilibrium for payment 50"):
+        equilibrium(game, payment=50.0, conservation_rate=0.0, competition="exact")
+    with pytest.raises(CertificateError):
+        solve(
+            game.replace(payment_range=(50.0, 50.0), conservation_range=(0.0, 0.0)),
+            competition="exact",
+        )
+
+
+def test_a_refused_equilibrium_has_an_exit_code_of_its_own(
+    dufl_command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    changes = [f"clients.{name}={values}" for name, values in REFUSED.items()]
+    changes += ["clients.count=3", f"num_rounds={ROUNDS}", "competition=exact"]
+    told = [part for change in changes for part in ("--set", change)]
+    offer = ("--payment", "50", "--conservation-rate", "0")
+    code, out, err = dufl_command("plan", *told, *offer, "--out", str(tmp_path / "plan"))
+    assert code == 3
+    assert out == ""
+    assert err.startswith("error: the certificate refuses the equilibrium")
+    assert not (tmp_path / "plan").exists()
+
+
+def test_clients_that_would_rather_stay_away_are_announced(
+    dufl_command: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Holding large first buffers costs more than a small share of the payment brings."""
+    clients = Clients([10.0, 5000.0, 5000.0], 5e-4, 2e-5)
+    with pytest.warns(NegativeUtilityWarning, match="2 of 3 clients have negative utility"):
+        plan = solve(Game(clients=clients, num_rounds=20, payment_range=(1.0, 5.0)))
+    assert (plan.outcomes.utility < 0).tolist() == [False, True, True]
+    np.testing.assert_allclose(plan.certificate.utility, plan.outcomes.utility, rtol=1e-9)
+    changes = ["clients.count=3", "initial_volume=[10,5000,5000]", "collection_cost=5e-4"]
+    changes += ["training_cost=2e-5", "num_rounds=20", "payment_range=[1,5]"]
+    told = [part for change in changes for part in ("--set", change)]
+    code, out, err = dufl_command("plan", "--json", *told)
+    assert code == 0
+    assert json.loads(out)["losing_clients"] == 2
+    assert err.startswith("warning: 2 of 3 clients have negative utility")
+    assert err.count("\n") == 1
+
+
+def test_nobody_loses_at_the_paper_s_defaults(recwarn: pytest.WarningsRecorder) -> None:
+    assert solve().certificate.losing_clients == 0
+    assert not [one for one in recwarn if issubclass(one.category, NegativeUtilityWarning)]
+
+
+def test_a_plan_shows_itself_in_a_line() -> None:
+    plan = solve(Game(num_rounds=20))
+    assert repr(plan) == str(plan)
+    assert repr(plan).startswith(f"Plan(payment={plan.payment:.6g}, conservation_rate=")
+    assert "array" not in repr(plan)
+    assert len(repr(plan)) < 250
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling_noise": 1e308},
+        {"time_sensitivity": 1e308},
+        {"num_rounds": 2**63},
+        {"num_rounds": HUGE},
+        {"sampling_noise": HUGE},
+        {"payment_range": (0.0, 1e308)},
+        {"payment_range": (0, HUGE)},
+        {"decay": 1e-300},
+    ],
+    ids=lambda change: f"{change!s:.40}",
+)
+def test_numbers_whose_squares_would_overflow_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(change))}"):
+        Game(**change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"count": 2**63},
+        {"count": 10**10},
+        {"initial_volume": 1e308},
+        {"initial_volume": HUGE},
+        {"collection_cost": 1e-300},
+        {"training_cost": [1e300] * 15},
+    ],
+    ids=lambda change: f"{change!s:.40}",
+)
+def test_clients_whose_costs_would_overflow_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(change))}"):
+        Clients.draw(**change)
+
+
+LIMITS: list[dict[str, Any]] = [
+    {"sampling_noise": 1e50, "time_sensitivity": 1e50},
+    {"clients": Clients(1e50, 1e50, 1e50, count=3)},
+    {"clients": Clients(1e-50, 1e-50, 0.0, count=3)},
+    {"clients": Clients(1.0, 1e-50, 1e-50, count=3), "payment_range": (1e50, 1e50)},
+]
+
+
+@pytest.mark.parametrize("change", LIMITS, ids=str)
+def test_the_largest_numbers_are_planned_with_or_refused(change: dict[str, Any]) -> None:
+    """No overflow on the way, and no cost that is not a number."""
+    try:
+        plan = solve(Game(num_rounds=6, **change))
+    except CertificateError:
+        return
+    assert np.isfinite(plan.server_cost)
+    assert plan.certificate.holds()

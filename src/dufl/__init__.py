@@ -17,7 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dufl.errors import CapacityError, DuflError, InputError
+    from dufl.errors import (
+        CapacityError,
+        CertificateError,
+        DuflError,
+        InputError,
+        NegativeUtilityWarning,
+        PluginError,
+    )
     from dufl.experiment.config import Config
     from dufl.experiment.config import load as load_config
     from dufl.experiment.train import Run, train
@@ -40,13 +47,16 @@ _HOMES = {
     "Algorithm1": "dufl.game.leader",
     "CapacityError": "dufl.errors",
     "Certificate": "dufl.game.certificate",
+    "CertificateError": "dufl.errors",
     "Clients": "dufl.game.population",
     "Config": "dufl.experiment.config",
     "DuflError": "dufl.errors",
     "Game": "dufl.game.parameters",
     "InputError": "dufl.errors",
     "LogNormal": "dufl.game.population",
+    "NegativeUtilityWarning": "dufl.errors",
     "Plan": "dufl.game.plan",
+    "PluginError": "dufl.errors",
     "Run": "dufl.experiment.train",
     "Uniform": "dufl.game.population",
     "best_response": "dufl.game.client",
@@ -63,13 +73,16 @@ __all__ = [
     "Algorithm1",
     "CapacityError",
     "Certificate",
+    "CertificateError",
     "Clients",
     "Config",
     "DuflError",
     "Game",
     "InputError",
     "LogNormal",
+    "NegativeUtilityWarning",
     "Plan",
+    "PluginError",
     "Run",
     "Uniform",
     "best_response",

@@ -8,6 +8,8 @@
         ├── CapacityError        a plan, or a step, does not fit into a client's buffer
         └── BufferFileError      a durable buffer's file is damaged, foreign or in use; it is left alone
 
+    NegativeUtilityWarning       a plan under which some clients would rather stay away
+
 `InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it. `exit_code` is what the
 command line ends with.
 """
@@ -52,3 +54,7 @@ class BufferFileError(InputError):
 
 class CapacityError(InputError):
     """A client would have to hold more samples than its buffer takes."""
+
+
+class NegativeUtilityWarning(UserWarning):
+    """Some clients are paid less than what their work costs them."""

@@ -51,13 +51,25 @@ def _pair(value: object) -> object:
     return tuple(value)
 
 
-Number = Annotated[float, BeforeValidator(_plain), must_be("a finite number", math.isfinite)]
+LARGEST = 1e50  # of any number: squares and products of a few are still finite
+MOST = 10**9  # of anything that is counted
+
+Number = Annotated[
+    float,
+    BeforeValidator(_plain),
+    must_be("a finite number", math.isfinite),
+    must_be(f"a number of magnitude {LARGEST:g} at most", lambda v: abs(v) <= LARGEST),
+]
 NonNegative = Annotated[Number, must_be(">= 0", lambda v: v >= 0)]
-Positive = Annotated[Number, must_be("> 0", lambda v: v > 0)]
+Positive = Annotated[
+    Number,
+    must_be("> 0", lambda v: v > 0),
+    must_be(f"{1 / LARGEST:g} at least", lambda v: v >= 1 / LARGEST),
+]
 Share = Annotated[Number, must_be("in [0, 1]", lambda v: 0 <= v <= 1)]
 Whole = Annotated[int, BeforeValidator(_plain)]
-Count = Annotated[Whole, must_be(">= 1", lambda v: v >= 1)]
-Seed = Annotated[Whole, must_be(">= 0", lambda v: v >= 0)]
+Count = Annotated[Whole, must_be(">= 1", lambda v: v >= 1), must_be(f"{MOST:,} at most", lambda v: v <= MOST)]
+Seed = Annotated[Whole, must_be(">= 0", lambda v: v >= 0), must_be("below 2^63", lambda v: v < 2**63)]
 Interval = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 
 

@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
 import click
 import typer
@@ -24,7 +26,7 @@ from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
-from dufl.errors import DuflError, PluginError
+from dufl.errors import DuflError, NegativeUtilityWarning, PluginError
 
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
@@ -58,7 +60,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no θ shows a question mark
     try:
-        code = app(standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", NegativeUtilityWarning)
+            warnings.showwarning = _show_warning
+            code = app(standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -80,6 +85,17 @@ def main() -> None:
     except MemoryError as error:
         code = _fail(f"not enough memory: {error}", 2)
     sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    typer.echo(f"warning: {message}", err=True)
 
 
 def _fail(error: object, code: int) -> int:

@@ -23,6 +23,8 @@ from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 
+CERTIFIED = 1e-6  # the relative error with which a profile passes for an equilibrium
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -37,6 +39,8 @@ class Certificate:
         fixed_gain: what a client can gain with φ held fixed, in money.
         influence_gain: what it can gain if it knows its influence on φ (an upper bound).
         turnover: what it is paid plus what it spends: the scale of the gains.
+        utility: what it is paid less what it spends. Below 0 it would rather stay away, which is no deviation
+            inside the game: the certificate reports it and does not judge it.
         equilibrium_residual: max_t |Σ_k D*_k(t)/φ(t) − 1| for the clients' best deviations D*.
     """
 
@@ -46,7 +50,13 @@ class Certificate:
     fixed_gain: Array
     influence_gain: Array
     turnover: Array
+    utility: Array
     equilibrium_residual: float
+
+    @property
+    def losing_clients(self) -> int:
+        """How many clients have negative utility."""
+        return int((self.utility < 0).sum())
 
     @property
     def deviation_gain(self) -> float:
@@ -65,7 +75,7 @@ class Certificate:
         residuals = float(max(self.law_residual.max(), self.kkt_residual.max()))
         return max(residuals, self.equilibrium_residual, self.deviation_gain)
 
-    def holds(self, tolerance: float = 1e-6) -> bool:
+    def holds(self, tolerance: float = CERTIFIED) -> bool:
         """Whether the profile is an equilibrium to within a relative tolerance."""
         return self.worst <= tolerance
 
@@ -74,7 +84,7 @@ class Certificate:
 class Findings:
     """What was found about some of the clients."""
 
-    columns: Array  # law, kkt, fixed gain, influence gain, turnover; one row a client
+    columns: Array  # law, kkt, fixed gain, influence gain, turnover, utility; one row per client
     best_total: Array
 
 
@@ -115,7 +125,7 @@ def examine(
     competition: Competition,
 ) -> Findings:
     """Judge some of the clients, given the total volume of all."""
-    columns = np.zeros((clients.size, 5))
+    columns = np.zeros((clients.size, 6))
     best_total = np.zeros_like(total_volume)
     if payment > 0 and not (total_volume > 0).all():
         columns[:, 2:4] = np.inf  # whoever holds one sample is paid everything
@@ -139,11 +149,11 @@ def examine(
 
 def conclude(findings: Sequence[Findings], total_volume: Array, competition: Competition) -> Certificate:
     """The certificate from what was found about all clients, part by part."""
-    law, kkt, fixed, influence, turnover = np.concatenate([f.columns for f in findings]).T
+    law, kkt, fixed, influence, turnover, utility = np.concatenate([f.columns for f in findings]).T
     best = np.sum([f.best_total for f in findings], axis=0)
     apart = np.abs(best - total_volume)
     relative = np.divide(apart, total_volume, out=np.zeros_like(apart), where=total_volume > 0)
-    return Certificate(competition, law, kkt, fixed, influence, turnover, float(relative.max()))
+    return Certificate(competition, law, kkt, fixed, influence, turnover, utility, float(relative.max()))
 
 
 def _largest(gain: Array, turnover: Array) -> float:
@@ -176,10 +186,12 @@ def _examine(
             price[:] = payment * (others / total) / total if exact else payment / total
         curvature[:] = 2 * beta[k]
         spent = alpha[k] * (gathered**2).sum() + beta[k] * (held**2).sum()
-        turnover = spent + (payment * (held / total).sum() if payment > 0 else 0.0)
+        paid = payment * (held / total).sum() if payment > 0 else 0.0
+        turnover = spent + paid
         columns[k, 0] = _law(theta, initial[k], held, gathered)
         columns[k, 1] = _kkt(price, theta, alpha[k], beta[k], held, gathered)
         columns[k, 4] = turnover
+        columns[k, 5] = paid - spent
         if payment > 0:
             price[:] = payment / total
         best_deviation(price, curvature, theta, alpha[k], initial[k], better, collected)

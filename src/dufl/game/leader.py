@@ -19,7 +19,8 @@ from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
-from dufl.game.search import COARSE, Choice, Cost, Progress, Square, minimise
+from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize
+from dufl.game.stationary import likely_offer
 from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
@@ -74,9 +75,8 @@ def anticipating(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Choice:
     """The (R, θ) with the least cost at the clients' equilibrium; no update where that is less."""
-    cost = _anticipated_cost(game, competition)
-    best = minimise(cost, Square(game.payment_range, game.conservation_range), progress)
-    return _or_no_payment(game, cost, best)
+    known = _likely(game, _anticipated_cost(game, competition))
+    return _minimized(game, _anticipated_cost(game, competition), known, progress)
 
 
 def cost_surface(
@@ -189,11 +189,24 @@ def _search(
                 options.seed,
                 known,
             )
-    found = minimise(
-        lambda payment, rate, _: cost(payment, rate),
-        Square(game.payment_range, game.conservation_range),
-    )
-    return _or_no_payment(game, lambda payment, rate, _: cost(payment, rate), found)
+
+    def direct(payment: float, rate: float, _: float) -> float:
+        return cost(payment, rate)
+
+    return _minimized(game, direct, _likely(game, direct))
+
+
+def _likely(game: Game, cost: Cost) -> Choice:
+    """The offer that would be best if the horizon had no ends, and what it costs in this one."""
+    payment, rate = likely_offer(game)
+    return Choice(payment, rate, cost(payment, rate, FINE), 1)
+
+
+def _minimized(game: Game, cost: Cost, known: Choice, progress: Progress = lambda _: None) -> Choice:
+    """The best offer, or no update where that is as good."""
+    square = Square(game.payment_range, game.conservation_range)
+    best = minimize(cost, square, known, game.payment_weight * game.num_rounds, progress)
+    return _or_no_payment(game, cost, best)
 
 
 def _or_no_payment(game: Game, cost: Cost, best: Choice) -> Choice:

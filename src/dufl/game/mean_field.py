@@ -15,7 +15,10 @@ price, less volume each), which makes the plain update x ← G(x) oscillate and 
 x ← (x + G(x))/2 converge from anywhere. Newton's method needs a handful of passes instead, since
 ∂Σ_k D_k/∂log φ comes with the best responses; a step that does not bring the answers closer to φ is
 replaced by the halfway step, which alone serves where there are so many rounds that the equations would
-not fit. A population too large for its own derivative borrows the one of its compressed self.
+not fit. In the mean-field game Newton's step is never longer than the residual, so a small residual means
+that φ is found. In the exact game that is not so: one client far cheaper than all others holds nearly any φ
+that is announced. There φ is found when Newton's step is short too. A population too large for its own
+derivative borrows the one of its compressed self.
 """
 
 from dataclasses import dataclass, replace
@@ -28,12 +31,14 @@ from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition
 from dufl.game.population import Clients
+from dufl.game.stationary import total_volume
 from dufl.game.threads import one_thread
 
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
 SYSTEM = 500  # the most rounds for which Newton's equations, a matrix of T × T, are set up
+SETTLED = 1e-7  # of log φ: the longest way that Newton may still want to go in the exact game
 TYPES = 256  # in the compressed population on which searches run and which lends its derivative
 
 
@@ -101,7 +106,12 @@ def find_equilibrium(
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
     guess[0] = clients.initial_total
     with one_thread():
-        return _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        found = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        if found.converged:
+            return found
+        guess[1:] = total_volume(clients, payment, min(conservation_rate, 1 - 1 / num_rounds))
+        again = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        return again if again.residual <= found.residual else found
 
 
 def _newton(
@@ -114,30 +124,49 @@ def _newton(
     tolerance: float,
 ) -> Equilibrium:
     num_rounds = announced.size
+    has_system = num_rounds <= SYSTEM
+    exact = competition == "exact"
     halfway, smallest = announced, np.inf  # where to go, and what to beat, if Newton leads away
     result: Equilibrium | None = None
     for passes in range(1, MAX_PASSES + 1):
         price, slope = price_of(payment, announced, competition)
-        sensitivity = np.zeros((num_rounds, num_rounds)) if num_rounds <= SYSTEM else NOTHING
+        sensitivity = np.zeros((num_rounds, num_rounds)) if has_system else NOTHING
         own = sensitivity if types is clients else NOTHING
         held = total_response(clients, price, slope, conservation_rate, own)
         residual = float(np.abs(held / announced - 1).max())
+        near = residual <= tolerance
+        settled = near and not (exact and has_system)
         if result is None or residual <= result.residual:
-            result = Equilibrium(announced, held, residual, passes, residual <= tolerance)
-        if result.converged:
+            result = Equilibrium(announced, held, residual, passes, settled)
+        if settled:
             break
         step = np.log(held / announced)
         distance = float(np.abs(step).max())
-        if distance > smallest:
+        if distance > smallest and not near:
             announced, smallest = halfway, np.inf  # taken whatever it brings
             continue
         halfway, smallest = announced * np.exp(step / 2), distance
-        if not sensitivity.size:
+        if not has_system:
             announced, smallest = halfway, np.inf
             continue
         if types is not clients:
             total_response(types, price, slope, conservation_rate, sensitivity)
-        newton = np.linalg.solve(np.eye(num_rounds) - sensitivity / held[:, None], step)
+        newton = _newton_step(sensitivity, held, step)
+        if newton is None:
+            announced, smallest = halfway, np.inf
+            continue
+        if near and float(np.abs(newton).max()) <= max(tolerance, SETTLED):
+            result = Equilibrium(announced, held, residual, passes, True)
+            break
         announced = announced * np.exp(np.clip(newton, -LONGEST_STEP, LONGEST_STEP))
     assert result is not None
     return replace(result, passes=passes)
+
+
+def _newton_step(sensitivity: Array, held: Array, step: Array) -> Array | None:
+    """The change of log φ after which the answers would add up, to first order; None if there is none."""
+    try:
+        newton = np.linalg.solve(np.eye(held.size) - sensitivity / held[:, None], step)
+    except np.linalg.LinAlgError:
+        return None
+    return np.asarray(newton, np.float64) if np.isfinite(newton).all() else None

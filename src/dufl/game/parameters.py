@@ -9,7 +9,9 @@ from dufl.game.population import Clients
 from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, must_be
 
 Competition = Literal["mean-field", "exact"]
-Rounds = Annotated[Whole, must_be(">= 2", lambda v: v >= 2)]
+Rounds = Annotated[
+    Whole, must_be(">= 2", lambda v: v >= 2), must_be("100,000 at most", lambda v: v <= 100_000)
+]
 Decay = Annotated[Positive, must_be("in (0, 1]", lambda v: v <= 1)]
 PaymentRange = Annotated[Interval, must_be("[low, high] with 0 <= low <= high", lambda v: 0 <= v[0] <= v[1])]
 ConservationRange = Annotated[

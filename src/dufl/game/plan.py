@@ -5,15 +5,16 @@ equilibrium  the clients' equilibrium for a given (R, θ)
 certify      an independent proof of how good the clients' part of a plan is
 """
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from dufl.errors import CapacityError
+from dufl.errors import CapacityError, CertificateError, NegativeUtilityWarning
 from dufl.game import leader as leaders
-from dufl.game.certificate import Certificate, conclude, examine
+from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import Algorithm1, Trace, no_update
@@ -43,7 +44,7 @@ class Method(Inputs):
     competition: Competition = "mean-field"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """What the server pays and keeps, and how much every client collects in every round.
 
@@ -157,6 +158,19 @@ class Plan:
 
         return Outcomes(*np.concatenate(in_order(work, self.game.clients.size), axis=1))
 
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The independent judgement of the clients' part of the plan."""
+        return _examined(self)
+
+    def __repr__(self) -> str:
+        """The offer and what it costs, in a line."""
+        return (
+            f"Plan(payment={self.payment:.6g}, conservation_rate={self.conservation_rate:.6g}, "
+            f"server_cost={self.server_cost:.6g}, leader={self.leader!r}, competition={self.competition!r}, "
+            f"clients={self.game.clients.size}, rounds={self.game.num_rounds}, residual={self.residual:.1e})"
+        )
+
     def summary(self) -> dict[str, Any]:
         """The plan in plain numbers, for programs."""
         return {
@@ -188,9 +202,14 @@ def solve(
     leader: Leader = "anticipating",
     competition: Competition = "mean-field",
     algorithm1: Algorithm1 | None = None,
+    certified: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
     """The server's best payment and conservation rate, and the clients' equilibrium there.
+
+    The certificate judges the equilibrium before it is returned. If some clients have negative utility, a
+    `NegativeUtilityWarning` says so: given the offer no client gains by collecting otherwise, but these
+    clients would rather not take part at all.
 
     Args:
         game: what to solve; the paper's defaults if left out.
@@ -199,22 +218,33 @@ def solve(
         competition: `mean-field` (the paper: a client takes φ as given) or `exact` (it sees its
             own influence).
         algorithm1: how the paper's loop searches and stops.
-        progress: told the share of the work that is done.
+        certified: False leaves out the certificate, which takes most of the time for very many clients.
+        progress: called with the share of the work that is done.
+
+    Raises:
+        CertificateError: if the certificate refuses the equilibrium.
 
     >>> plan = solve(Game(num_rounds=20))
+    >>> plan  # doctest: +ELLIPSIS
+    Plan(payment=51.5..., conservation_rate=0.265..., server_cost=0.471..., leader='anticipating', ...)
     >>> plan.server_cost < plan.no_update_cost
     True
     """
     game = game or Game()
     chosen = Method(leader=leader, competition=competition)
+    search: Progress = (lambda share: progress(0.9 * share)) if certified else progress
     if chosen.leader == "algorithm1":
-        choice, trace = leaders.algorithm1(game, competition, algorithm1, progress)
-        return _plan(game, choice.payment, choice.conservation_rate, competition, leader, trace)
-    choice = leaders.anticipating(game, competition, progress)
-    plan = _plan(game, choice.payment, choice.conservation_rate, competition, leader)
+        choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
+    else:
+        choice, trace = leaders.anticipating(game, competition, search), None
+    plan = _plan(game, choice.payment, choice.conservation_rate, competition, leader, trace)
     idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
-    if idle and plan.no_update_cost < plan.server_cost:
-        return _plan(game, 0.0, 1.0, competition, leader)
+    if leader == "anticipating" and idle and plan.no_update_cost < plan.server_cost:
+        plan = _plan(game, 0.0, 1.0, competition, leader)
+    if certified:
+        _check_certificate(plan)
+        _warn_of_losses(plan)
+    progress(1.0)
     return plan
 
 
@@ -231,6 +261,7 @@ def algorithm1_rival(
             leader="algorithm1",
             competition=competition,
             algorithm1=leaders.FIXED_POINT,
+            certified=False,
             progress=progress,
         )
     except CapacityError:
@@ -244,15 +275,25 @@ def equilibrium(
     conservation_rate: float,
     competition: Competition = "mean-field",
 ) -> Plan:
-    """The clients' equilibrium for a given payment R per round and conservation rate θ."""
+    """The clients' equilibrium for a given payment R per round and conservation rate θ.
+
+    Raises:
+        CertificateError: if the certificate refuses it.
+    """
     game = game or Game()
     offer = Offer(payment=payment, conservation_rate=conservation_rate)
     chosen = Method(competition=competition)
-    return _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
+    plan = _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
+    _check_certificate(plan)
+    return plan
 
 
 def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     """Judge a plan client by client, independently of the solvers; see `Certificate`."""
+    return _examined(plan, progress)
+
+
+def _examined(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     clients = plan.game.clients
 
     def add_up(part: slice) -> Array:
@@ -282,6 +323,28 @@ def _plan(
     plan = Plan(game, payment, conservation_rate, found, competition, leader, trace)
     _check_capacity(plan)
     return plan
+
+
+def _check_certificate(plan: Plan) -> None:
+    """Refuse an equilibrium that the certificate refuses."""
+    if plan.certificate.holds():
+        return
+    raise CertificateError(
+        f"the certificate refuses the equilibrium for payment {plan.payment:g} and conservation_rate "
+        f"{plan.conservation_rate:g}: its largest residual is {plan.certificate.worst:.1e}, allowed is "
+        f"{CERTIFIED:.0e}. Costs or volumes that are many orders of magnitude apart are the usual cause: "
+        "bring them closer together"
+    )
+
+
+def _warn_of_losses(plan: Plan) -> None:
+    if losing := plan.certificate.losing_clients:
+        warnings.warn(
+            f"{losing:,} of {plan.game.clients.size:,} clients have negative utility under this plan: they "
+            "would rather not take part",
+            NegativeUtilityWarning,
+            stacklevel=3,
+        )
 
 
 def _check_capacity(plan: Plan) -> None:

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 from dufl.game.clients_file import COLUMNS, parse_columns, read_columns, write_columns
-from dufl.inputs import Inputs, NonNegative, Number, Positive
+from dufl.inputs import LARGEST, Inputs, NonNegative, Number, Positive
 
 Vector = npt.NDArray[np.float64]
 Values = float | Sequence[float] | Vector
+MOST_CLIENTS = 10_000_000
 
 _RULES: dict[str, tuple[str, Callable[[Vector], Any]]] = {
     "initial_volume": (">= 0", lambda v: v >= 0),
@@ -59,7 +60,8 @@ class LogNormal(Inputs):
 
     def draw(self, generator: np.random.Generator, count: int) -> Vector:
         """One value for each of `count` clients."""
-        return self.median * np.exp(self.spread * generator.standard_normal(count))
+        with np.errstate(over="ignore"):  # what came out infinite is refused like any other value
+            return self.median * np.exp(self.spread * generator.standard_normal(count))
 
 
 Distribution = Uniform | LogNormal
@@ -111,6 +113,8 @@ class Clients:
         size = count if count is not None else max(sizes)
         if min(size, *sizes) < 1:
             raise InputError.of("the number of clients", ">= 1", min(size, *sizes))
+        if size > MOST_CLIENTS:
+            raise InputError.of("the number of clients", f"{MOST_CLIENTS:,} at most", size)
         for name, values in columns.items():
             object.__setattr__(self, name, _spread(name, values, size))
         for name in COLUMNS:
@@ -138,8 +142,8 @@ class Clients:
         One generator draws the columns one after the other: collection costs, training costs,
         initial volumes, initial staleness, capacities.
         """
-        if count < 1:
-            raise InputError.of("count", ">= 1", count)
+        if not 1 <= count <= MOST_CLIENTS:
+            raise InputError.of("count", f"from 1 to {MOST_CLIENTS:,}", count)
         generator = np.random.default_rng(seed)
 
         def column(values: Values | Distribution) -> Values:
@@ -200,8 +204,8 @@ class Clients:
 def _vector(name: str, values: Values) -> Vector:
     try:
         return np.atleast_1d(np.asarray(values, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise InputError.of(name, "a number or a list of numbers", repr(values)) from None
+    except (TypeError, ValueError, OverflowError):
+        raise InputError.of(name, "a number or a list of numbers", f"{values!r:.80}") from None
 
 
 def _spread(name: str, values: Vector, size: int) -> Vector:
@@ -213,10 +217,15 @@ def _spread(name: str, values: Vector, size: int) -> Vector:
 
 
 def _check(name: str, values: Vector) -> None:
-    rule, holds = _RULES[name]
+    sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
-    wrong = ~(finite & holds(values))
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        rule = rule if finite[k] else "a finite number"
-        raise InputError.of(name, rule, f"{values[k]:g} for client {k}")
+    sized = np.where(np.isinf(values) | (values == 0), 1.0, values)
+    sized = (sized >= 1 / LARGEST) & (sized <= LARGEST)
+    for rule, fine in (
+        ("a finite number", finite),
+        (sign, holds(values)),
+        (f"from {1 / LARGEST:g} to {LARGEST:g}, or 0 where that is allowed", sized),
+    ):
+        if not fine.all():
+            k = int(np.argmin(fine))
+            raise InputError.of(name, rule, f"{values[k]:g} for client {k}")

@@ -3,10 +3,14 @@
 A cost may have several valleys, so a coarse grid finds them and a quasi-Newton search follows the
 deepest ones down. Both work on the unit square, in which payments are spread evenly by magnitude and
 conservation rates more densely towards 1, where a small change keeps data many rounds longer.
+
+A range of payments may be far too wide. One offer whose cost is known bounds the payments that are worth
+looking at, since paying R in every round costs at least γ·T·R. From there the search goes down by six
+magnitudes at a time for as long as smaller payments could save anything.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,10 +21,13 @@ Cost = Callable[[float, float, float], float]  # (payment, conservation_rate, to
 Progress = Callable[[float], None]  # told the share of the work that is done
 
 MAGNITUDES = 1e-6  # the smallest payment looked at, relative to the largest
+AMPLE = 10.0  # times the largest payment that can be the best: the grid has a margin
 GRID = (10, 8)  # payments, conservation rates
 VALLEYS = 3
+NEGLIGIBLE = 1e-5  # of the cost: what is not worth going deeper for
 DEEPER = 3  # searches among payments below the smallest on the square
-COARSE, FINE = 1e-3, 1e-9  # relative tolerance of a cost on the grid, and in a valley
+SCAN = 36  # conservation rates at the best payment, five to a cell of the grid
+COARSE, SCANNED, FINE = 1e-3, 1e-6, 1e-9  # relative tolerance of a cost on the grid, in the scan, in a valley
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class Square:
         """The smallest payment on the square: six magnitudes are enough for one search."""
         return max(self.payment_range[0], MAGNITUDES * self.payment_range[1])
 
+    def below(self, payment: float) -> "Square":
+        """The part of the square up to a payment; its lower edge if there is nothing below."""
+        low, high = self.payment_range
+        return Square((low, max(low, min(high, payment))), self.conservation_range)
+
     def point(self, u: float, v: float) -> tuple[float, float]:
         """(payment, conservation_rate) at (u, v) in [0, 1]²."""
         low, high = self.payment_range
@@ -53,6 +65,19 @@ class Square:
         away = (1 - least) ** 0.5 + v * ((1 - most) ** 0.5 - (1 - least) ** 0.5)
         rate = min(max(1 - away**2, least), most)
         return min(max(payment, low), high), rate
+
+    def around(self, payment: float) -> "Square":
+        """The part of the square within three magnitudes of a payment, either way."""
+        low, high = self.payment_range
+        return Square((max(low, payment / 1e3), min(high, payment * 1e3)), self.conservation_range)
+
+    def coordinates(self, payment: float, rate: float) -> tuple[float, float]:
+        """(u, v) of an offer on the square: the inverse of `point`."""
+        high, (least, most) = self.payment_range[1], self.conservation_range
+        u = 1 - np.log(payment / high) / np.log(self.floor / high) if 0 < self.floor < high else 0.0
+        width = (1 - most) ** 0.5 - (1 - least) ** 0.5
+        v = ((1 - rate) ** 0.5 - (1 - least) ** 0.5) / width if width else 0.0
+        return min(max(float(u), 0.0), 1.0), min(max(float(v), 0.0), 1.0)
 
     def axes(self) -> tuple[Array, Array]:
         """Grid coordinates; a range of one value needs one point."""
@@ -63,47 +88,81 @@ class Square:
         )
 
 
-def minimise(cost: Cost, square: Square, progress: Progress = lambda _: None) -> Choice:
-    """The best (R, θ) found on the grid and in its deepest valleys.
+def minimize(
+    cost: Cost, square: Square, known: Choice, unit_cost: float, progress: Progress = lambda _: None
+) -> Choice:
+    """The best (R, θ) found on the grid and in its deepest valleys, and from a known offer.
 
-    If that is the smallest payment on the square, and not the corner of no update, the search goes on
-    among smaller ones: a range may be far too wide.
+    Args:
+        cost: what is minimized; at least `unit_cost`·R everywhere.
+        square: where.
+        known: an offer that is likely to be good, with its cost.
+        unit_cost: γ·T, what a unit of payment in every round costs.
+        progress: called with the share of the work that is done.
     """
-    best = _minimise(cost, square, progress)
+    near = square.around(known.payment)
+    square = square.below(AMPLE * known.cost / unit_cost if unit_cost > 0 else np.inf)
+    best = _minimize(cost, square, progress)
     for _ in range(DEEPER):
         low = square.payment_range[0]
-        cornered = best.conservation_rate == square.conservation_range[1]
-        if best.payment > square.floor * 1.001 or square.floor <= low or cornered:
+        saved = unit_cost * square.floor  # at most, by paying less than the floor
+        if best.payment > square.floor * 1.001 or square.floor <= low or saved <= NEGLIGIBLE * best.cost:
             break
         square = Square((low, square.floor), square.conservation_range)
-        best = min(best, _minimise(cost, square, progress), key=lambda choice: choice.cost)
-    return best
+        best = min(best, _minimize(cost, square, progress), key=lambda choice: choice.cost)
+    if known.cost < best.cost * (1 - FINE):
+        best = min(known, _descend(cost, near, known), key=lambda choice: choice.cost)
+    return _rescanned(cost, square.around(best.payment), best)
 
 
-def _minimise(cost: Cost, square: Square, progress: Progress) -> Choice:
-    from scipy.optimize import minimize
+def _rescanned(cost: Cost, square: Square, best: Choice) -> Choice:
+    """The best after a closer look at all conservation rates: two valleys may lie in one cell of the grid."""
+    least, most = square.conservation_range
+    if least == most or best.payment == 0:
+        return best
+    scanned = [square.point(1.0, v)[1] for v in np.linspace(0, 1, SCAN)]
+    costs = [cost(best.payment, rate, SCANNED) for rate in scanned]
+    j = int(np.argmin(costs))
+    if costs[j] >= best.cost * (1 - 10 * SCANNED):
+        return best
+    start = Choice(best.payment, scanned[j], costs[j], best.evaluations + SCAN)
+    return min(best, _descend(cost, square, start), key=lambda choice: choice.cost)
 
+
+def _minimize(cost: Cost, square: Square, progress: Progress) -> Choice:
+    """The best on one square."""
     us, vs = square.axes()
     costs = np.full((us.size, vs.size), np.inf)
     for done, (i, j) in enumerate(_snake(us.size, vs.size)):
         costs[i, j] = cost(*square.point(us[i], vs[j]), COARSE)
         progress(0.6 * (done + 1) / costs.size)
-    evaluations, best = costs.size, (np.inf, 0.0, 0.0)
+    best = Choice(*square.point(0.0, 0.0), np.inf, costs.size)
     valleys = _valleys(costs)
     for n, (i, j) in enumerate(valleys):
-        depth = costs[i, j]
-        found = minimize(
-            lambda p, depth=depth: cost(*square.point(p[0], p[1]), FINE) / depth,
-            np.array([us[i], vs[j]]),
-            jac="2-point",
-            method="L-BFGS-B",
-            bounds=[(0, 1), (0, 1)],
-            options={"finite_diff_rel_step": 1e-5, "ftol": 1e-12, "gtol": 1e-7},
-        )
-        evaluations += found.nfev
-        best = min(best, (float(found.fun) * depth, float(found.x[0]), float(found.x[1])))
+        start = Choice(*square.point(us[i], vs[j]), costs[i, j], best.evaluations)
+        found = _descend(cost, square, start, (us[i], vs[j]))
+        best = replace(min(best, found, key=lambda choice: choice.cost), evaluations=found.evaluations)
         progress(0.6 + 0.4 * (n + 1) / len(valleys))
-    return Choice(*square.point(best[1], best[2]), best[0], evaluations)
+    return best
+
+
+def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] | None = None) -> Choice:
+    """Downhill from a point of the square."""
+    from scipy.optimize import minimize
+
+    depth = start.cost
+    if not 0 < depth < np.inf:
+        return start
+    found = minimize(
+        lambda p: cost(*square.point(p[0], p[1]), FINE) / depth,
+        np.array(at or square.coordinates(start.payment, start.conservation_rate)),
+        jac="2-point",
+        method="L-BFGS-B",
+        bounds=[(0, 1), (0, 1)],
+        options={"finite_diff_rel_step": 1e-5, "ftol": 1e-12, "gtol": 1e-7},
+    )
+    reached = square.point(float(found.x[0]), float(found.x[1]))
+    return Choice(*reached, float(found.fun) * depth, start.evaluations + found.nfev)
 
 
 def _snake(rows: int, columns: int) -> Iterator[tuple[int, int]]:

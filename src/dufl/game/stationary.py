@@ -1,0 +1,54 @@
+"""The equilibrium away from both ends of the horizon, in closed form.
+
+In the middle of a long horizon the mean-field equilibrium is constant. A client collects what it discards,
+Δ_k = (1−θ)·D_k; a sample is worth λ_k = (p − 2β_k·D_k)/(1−θ) to it, and Δ_k = λ_k/(2α_k). Hence
+
+    D_k = p / (2·(α_k·(1−θ)² + β_k))      φ = sqrt(R·A(θ)/2)      S = 1/(1−θ)
+    A(θ) = Σ_k 1/(α_k·(1−θ)² + β_k)
+
+and the server's cost per round is γ·R + c/sqrt(R) + a term of θ alone, with c = (1−γ)·κ2·N·ψ²/sqrt(A/2). Its
+least value over R is at R(θ) = (c/(2γ))^(2/3).
+
+No range of payments enters, so a wide range cannot hide this optimum from the search in the finite game,
+which starts there. Two corrections make it a good start for short horizons too: data that are never discarded
+serve T rounds, so 1−θ is at least 1/T; and where early rounds are forgotten (κ1 < 1), the loss of a round
+counts as much as κ1^(T−1−t) does on average.
+"""
+
+import numpy as np
+
+from dufl.game.parameters import Game
+from dufl.game.population import Clients
+
+RATES = 101  # conservation rates that are compared
+
+
+def response(clients: Clients, conservation_rate: float) -> float:
+    """A(θ), how strongly the clients as a whole respond to a price."""
+    fresh = (1 - conservation_rate) ** 2
+    return float((clients.multiplicity / (clients.collection_cost * fresh + clients.training_cost)).sum())
+
+
+def total_volume(clients: Clients, payment: float, conservation_rate: float) -> float:
+    """φ = sqrt(R·A(θ)/2), the samples that all clients hold together."""
+    return float(np.sqrt(payment * response(clients, conservation_rate) / 2))
+
+
+def likely_offer(game: Game) -> tuple[float, float]:
+    """The payment and the conservation rate with the least stationary cost, within the game's ranges."""
+    low, high = game.payment_range
+    rates = np.linspace(*game.conservation_range, RATES)
+    fresh = np.maximum(1 - rates, 1 / game.num_rounds)
+    answers = np.array([response(game.clients, 1 - share) for share in fresh])
+    weight = game.payment_weight
+    counted = (1 - weight) * float(np.mean(game.decay ** np.arange(game.num_rounds)))
+    noise = counted * game.volume_weight * game.clients.num_clients * game.sampling_noise**2
+    scarcity = noise / np.sqrt(answers / 2)
+    with np.errstate(divide="ignore", over="ignore"):
+        payments = np.clip(
+            (scarcity / (2 * weight)) ** (2 / 3) if weight else np.full_like(rates, high), low, high
+        )
+        aged = counted * game.staleness_weight * game.time_sensitivity**2 / fresh
+        lost = np.divide(scarcity, np.sqrt(payments), out=np.zeros_like(scarcity), where=scarcity > 0)
+    best = int(np.argmin(weight * payments + lost + aged))
+    return float(payments[best]), float(rates[best])
