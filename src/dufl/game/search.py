@@ -26,7 +26,7 @@ GRID = (10, 8)  # payments, conservation rates
 VALLEYS = 3
 NEGLIGIBLE = 1e-5  # of the cost: what is not worth going deeper for
 DEEPER = 3  # searches among payments below the smallest on the square
-SCAN = 36  # conservation rates at the best payment, five to a cell of the grid
+SCAN = 11  # conservation rates at the best payment, up to one cell of the grid away
 COARSE, SCANNED, FINE = 1e-3, 1e-6, 1e-9  # relative tolerance of a cost on the grid, in the scan, in a valley
 
 
@@ -116,16 +116,18 @@ def minimize(
 
 
 def _rescanned(cost: Cost, square: Square, best: Choice) -> Choice:
-    """The best after a closer look at all conservation rates: two valleys may lie in one cell of the grid."""
+    """The best after a closer look near by: two valleys may lie in one cell of the grid."""
     least, most = square.conservation_range
     if least == most or best.payment == 0:
         return best
-    scanned = [square.point(1.0, v)[1] for v in np.linspace(0, 1, SCAN)]
+    _, here = square.coordinates(best.payment, best.conservation_rate)
+    cells = np.linspace(-1, 1, SCAN) / (GRID[1] - 1)
+    scanned = [square.point(1.0, v)[1] for v in np.unique(np.clip(here + cells, 0, 1))]
     costs = [cost(best.payment, rate, SCANNED) for rate in scanned]
     j = int(np.argmin(costs))
     if costs[j] >= best.cost * (1 - 10 * SCANNED):
         return best
-    start = Choice(best.payment, scanned[j], costs[j], best.evaluations + SCAN)
+    start = Choice(best.payment, scanned[j], costs[j], best.evaluations + len(scanned))
     return min(best, _descend(cost, square, start), key=lambda choice: choice.cost)
 
 
