@@ -11,7 +11,7 @@ class _Linear(nn.Sequential):
         super().__init__(nn.Linear(torch.Size(shape).numel(), num_classes))
 
     def forward(self, pictures: Tensor) -> Any:
-        return super().forward(pictures.flatten(1))
+        return self[0](pictures.flatten(1))
 
 
 class Fails(_Linear):

@@ -1,4 +1,4 @@
-"""Plugins that do what they should not: results never depend on it, and the message says whose fault it is."""
+"""Plugins that do what they should not: results do not depend on it, and messages say whose fault it is."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -44,6 +44,8 @@ class Plain:
 
 
 class ChangesWeights(Plain):
+    """Adds up in the weights it was given."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         for update in updates:
             weights += update.weights / 4
@@ -51,6 +53,8 @@ class ChangesWeights(Plain):
 
 
 class ChangesUpdates(Plain):
+    """Writes into an update."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         for update in updates:
             update.weights *= 0  # type: ignore[misc]
@@ -58,6 +62,8 @@ class ChangesUpdates(Plain):
 
 
 class ChangesBuffers(Plain):
+    """Writes into what else a client sent."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         for update in updates:
             update.buffers[:] = 0
@@ -65,18 +71,24 @@ class ChangesBuffers(Plain):
 
 
 class ChangesState(Plain):
+    """Writes into a vector of the state."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         state["mean"][0] = 1
         return weights, state
 
 
 class ChangesStateInPull(Plain):
+    """Replaces a vector of the state for a client."""
+
     def pull(self, state: Any, client: int) -> Any:
         state["mean"] = state["mean"] + client
         return Pull()
 
 
 class ChangesTheStart(Plain):
+    """Writes into the first weights."""
+
     def init(self, weights: Vector, num_clients: int) -> Any:
         weights[:] = 1
         return {}
@@ -181,6 +193,8 @@ def faulty(algorithm: str, wrong: Iterable[int] = (), ends: dict[int, Exception]
 
 
 class ReadsOne(Plain):
+    """Stops after the first update."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         for update in updates:
             return np.array(update.weights), state
@@ -188,11 +202,15 @@ class ReadsOne(Plain):
 
 
 class ReadsNone(Plain):
+    """Looks at no update."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         return weights, state
 
 
 class ReadsTwice(Plain):
+    """Looks for more updates when there are none left."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         made = super().apply(state, weights, updates)
         return made if not list(updates) else None
@@ -208,6 +226,8 @@ def test_who_is_used_refused_and_paid_does_not_depend_on_how_far_is_read(algorit
 
 
 class Hides(Plain):
+    """Keeps quiet about whatever goes wrong."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
         try:
             return super().apply(state, weights, updates)
@@ -250,7 +270,10 @@ BAD_STATES = [
     ([1.0], "the state must be a mapping .*, got list"),
     ({1: np.zeros(3)}, "the state must be a mapping .*, got the name 1"),
     ({"a\0b": np.zeros(3)}, r"the state must be a mapping .*, got the name 'a\\x00b'"),
-    ({"object": np.array([{}, None])}, "'object' in the state must be a NumPy array of numbers, got .*object"),
+    (
+        {"object": np.array([{}, None])},
+        "'object' in the state must be a NumPy array of numbers, got .*object",
+    ),
     ({"text": np.array(["a"])}, "'text' in the state must be a NumPy array of numbers, got ndarray of <U1"),
     ({"complex": np.zeros(3, complex)}, "'complex' in the state must be .*, got ndarray of complex128"),
     ({"list": [1.0, 2.0]}, "'list' in the state must be a NumPy array of numbers, got list"),
@@ -293,7 +316,9 @@ class Degenerates(Plain):
 
 def test_a_state_that_goes_bad_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     config = small(f"algorithm={HERE}:Degenerates", "checkpoint_every=1")
-    says = f"^algorithm '{HERE}:Degenerates': 'round' in the state must be a NumPy array of numbers, got .*obj"
+    says = (
+        f"^algorithm '{HERE}:Degenerates': 'round' in the state must be a NumPy array of numbers, got .*obj"
+    )
     with pytest.raises(InputError, match=says):
         train(config, tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint.npz").read_bytes()
@@ -312,7 +337,10 @@ def test_a_state_that_goes_bad_leaves_the_last_good_checkpoint(tmp_path: Path) -
         (lambda w: [w, {}], r"what apply returns must be a pair \(weights, state\), got list"),
         (lambda w: (w, {}, 1), r"what apply returns must be a pair .*, got a tuple of 3"),
         (lambda w: w, r"what apply returns must be a pair .*, got ndarray of float32 and shape \(650,\)"),
-        (lambda w: (w[:-1], {}), r"the weights that apply returns must be of shape \(650,\) and type float32"),
+        (
+            lambda w: (w[:-1], {}),
+            r"the weights that apply returns must be of shape \(650,\) and type float32",
+        ),
         (lambda w: (w.astype(float), {}), r"must be of shape .*, got ndarray of float64 and shape \(650,\)"),
         (lambda w: (list(w), {}), "the weights that apply returns must be of shape .*, got list"),
         (lambda w: (None, {}), "the weights that apply returns must be of shape .*, got NoneType"),
@@ -333,13 +361,18 @@ def test_what_apply_returns(made: Any, says: str) -> None:
         (Pull("strong"), "a Pull whose strength is a finite number, got 'strong'"),  # type: ignore[arg-type]
         (Pull(np.nan), "a Pull whose strength is a finite number, got nan"),
         (Pull(10**400), "a Pull whose strength is a finite number"),
-        (Pull(1, np.zeros(3, np.float32)), r"a Pull whose linear is None or of shape \(650,\) and type float"),
+        (
+            Pull(1, np.zeros(3, np.float32)),
+            r"a Pull whose linear is None or of shape \(650,\) and type float",
+        ),
         (Pull(1, np.zeros(650)), "a Pull whose linear is .*, got ndarray of float64"),  # type: ignore[arg-type]
         (Pull(1, np.full(650, np.inf, np.float32)), "a Pull whose linear is finite"),
     ],
 )
 def test_what_pull_returns(made: Any, says: str) -> None:
-    with pytest.raises(InputError, match=f"^algorithm '{HERE}:Odd': what pull of client 0 returns must be {says}"):
+    with pytest.raises(
+        InputError, match=f"^algorithm '{HERE}:Odd': what pull of client 0 returns must be {says}"
+    ):
         play(returning(pull=made))
 
 
@@ -391,8 +424,14 @@ def policy(**results: Any) -> str:
         ({"step": (1, 2, 3)}, "step of client 0 in round 0 must be a pair .*, got a tuple of 3"),
         ({"step": (1, -1)}, "step of client 0 in round 0 must be integers >= 0, got -1"),
         ({"step": (0.5, 1)}, "step of client 0 in round 0 must be integers >= 0, got 0.5"),
-        ({"step": (21, 0)}, "step of client 0 in round 0 must be to keep at most the 20 samples there are, got 21"),
-        ({"planned_staleness": None}, "planned_staleness of round 0 must be a number, or NaN .*, got NoneType"),
+        (
+            {"step": (21, 0)},
+            "step of client 0 in round 0 must be to keep at most the 20 samples there are, got 21",
+        ),
+        (
+            {"planned_staleness": None},
+            "planned_staleness of round 0 must be a number, or NaN .*, got NoneType",
+        ),
         ({"planned_staleness": float("inf")}, "planned_staleness of round 0 must be a number, .*, got inf"),
     ],
 )
@@ -419,7 +458,9 @@ def test_more_samples_than_memory_holds_are_refused_at_once(many: int) -> None:
 
 
 def test_a_plan_for_more_samples_than_memory_holds_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match=r"^the samples that client 0 has to hold in round 0 by policy 'static'"):
+    with pytest.raises(
+        InputError, match=r"^the samples that client 0 has to hold in round 0 by policy 'static'"
+    ):
         play("clients.initial_volume=1e12", "policy=static")
 
 
@@ -434,7 +475,9 @@ def test_all_clients_together_have_to_fit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_policy_keeps_to_the_capacity_of_the_clients() -> None:
     play("clients.capacity=30", policy(step=(10, 20)))
-    says = f"^policy '{HERE}:OddPolicy': step of client 0 in round 0 must be within the client's capacity of 30"
+    says = (
+        f"^policy '{HERE}:OddPolicy': step of client 0 in round 0 must be within the client's capacity of 30"
+    )
     with pytest.raises(CapacityError, match=f"{says}, got 31$"):
         play("clients.capacity=30", policy(step=(10, 21)))
 
@@ -443,25 +486,33 @@ def test_a_policy_keeps_to_the_capacity_of_the_clients() -> None:
 
 
 class Raises:
+    """Cannot be made."""
+
     def __init__(self, *_: Any) -> None:
         raise RuntimeError("not today\nand not tomorrow")
 
 
 class Exits(Plain):
+    """Ends the program."""
+
     def pull(self, state: Any, client: int) -> Any:
         raise SystemExit(3)
 
 
 class Speechless(Plain):
+    """Raises an exception that cannot be shown."""
+
     def apply(self, state: Any, weights: Vector, updates: Iterable[Update]) -> Any:
-        class Mute(Exception):
+        class MuteError(Exception):
             def __str__(self) -> str:
                 raise ValueError("no words")
 
-        raise Mute
+        raise MuteError
 
 
 class Refuses(Plain):
+    """Says itself what is wrong."""
+
     def init(self, weights: Vector, num_clients: int) -> Any:
         raise InputError("this algorithm must not be used on Mondays")
 
@@ -493,7 +544,7 @@ def test_every_function_of_a_policy_may_raise(name: str) -> None:
 
 
 def test_what_a_plugin_refuses_itself_is_left_as_it_is() -> None:
-    with pytest.raises(InputError, match="^this algorithm must not be used on Mondays$"):
+    with pytest.raises(InputError, match=r"^this algorithm must not be used on Mondays$"):
         play(f"algorithm={HERE}:Refuses")
 
 
@@ -512,11 +563,17 @@ def test_a_plugin_without_its_functions() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Fails", r"^the model 'odd_models:Fails' raised ValueError: too bright \(training client 5 in round 2\)$"),
+        (
+            "Fails",
+            r"^the model 'odd_models:Fails' raised ValueError: too bright \(training client 5 in round 2\)$",
+        ),
         ("Tuple", r"^the output of model 'odd_models:Tuple' must be of shape \(9, 10\) for .*, got tuple$"),
         ("Short", r"^the output of model 'odd_models:Short' must be of shape \(9, 10\) .*, got \(8, 10\)$"),
         ("Untested", r"^the model 'odd_models:Untested' raised OSError: away \(while it was tested\)$"),
-        ("Constant", r"^the model 'odd_models:Constant' raised RuntimeError: .*grad.* \(training client 5 in"),
+        (
+            "Constant",
+            r"^the model 'odd_models:Constant' raised RuntimeError: .*grad.* \(training client 5 in",
+        ),
         ("Lost", r"^0.weight of model 'odd_models:Lost' must be finite real numbers at the start"),
         ("Ends", r"^the model 'odd_models:Ends' raised SystemExit: 4 \(training client 5 in round 2\)$"),
     ],
@@ -529,10 +586,14 @@ def test_a_model_that_fails_later(name: str, says: str) -> None:
     numbers = np.arange(9)
     task = Task(5, 2, numbers, numbers, numbers, numbers, Pull())
     features = np.ones((9, 1, 8, 8), np.float32)
-    with pytest.raises(DuflError, match=says) as caught:
+
+    def use() -> None:
         model = LocalModel(settings, "cpu", (1, 8, 8), 10)
         weights, buffers = model.train(*model.state(), features, task)
         model.evaluate(weights, buffers, features, numbers)
+
+    with pytest.raises(DuflError, match=says) as caught:
+        use()
     if isinstance(cause := caught.value.__cause__, ValueError | OSError):
         assert "odd_models.py" in plugin_traceback(cause)
         assert "dufl/learning" not in plugin_traceback(cause)
@@ -540,7 +601,9 @@ def test_a_model_that_fails_later(name: str, says: str) -> None:
 
 def test_the_traceback_of_a_model_comes_from_its_worker() -> None:
     pytest.importorskip("torch")
-    with pytest.raises(PluginError, match=r"^the model 'odd_models:Fails' raised ValueError: too br") as caught:
+    with pytest.raises(
+        PluginError, match=r"^the model 'odd_models:Fails' raised ValueError: too br"
+    ) as caught:
         play("model=odd_models:Fails", "workers=1", "device=cpu")
     cause = caught.value.__cause__
     assert isinstance(cause, RemoteError)

@@ -68,7 +68,7 @@ def plugin_traceback(error: BaseException) -> str:
     if isinstance(error, RemoteError):
         return str(error)
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+    while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
