@@ -1,5 +1,6 @@
 """Test settings: the same examples on every run, however slow the machine; and the commands as typed."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ def dufl_command(
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dufl", *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))  # --import-from changes both
+        monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         code = 0
         try:
             main()

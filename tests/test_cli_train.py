@@ -60,7 +60,7 @@ def test_an_own_dataset_policy_and_module(
     write_dataset(tmp_path / "own.npz")
     (tmp_path / "own_policy_of_cli.py").write_text(GREEDY)
     monkeypatch.chdir(tmp_path)
-    arguments = told(*SMALL, "dataset=own.npz", "policy=own_policy_of_cli:Greedy")
+    arguments = [*told(*SMALL, "dataset=own.npz", "policy=own_policy_of_cli:Greedy"), "--import-from", "."]
     code, out, err = dufl_command("train", *arguments, "--json", "--out", "run")
     assert (code, err) == (0, "")
     assert json.loads(out)["total_payment"] == 15

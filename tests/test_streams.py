@@ -267,3 +267,33 @@ def test_images_in_labelled_folders(tmp_path: Path) -> None:
     grey.mkdir()
     Image.new("L", (6, 5), 9).save(grey / "a.png")
     assert FolderStream(tmp_path / "grey").collect(1, 0).features.shape == (1, 1, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"time": np.arange(3)}, "b.npz must be an .npz with x, y and no other arrays, .* got also time"),
+        ({"x": np.ones((3, 2), int)}, "b.npz: features must be uint8, which are pixels in 0..255, or floats"),
+        ({"y": np.ones(3)}, "b.npz: labels must be integers, got float64"),
+        ({"y": np.ones(2, int)}, "b.npz: samples must be features of shape .* and n labels"),
+    ],
+)
+def test_a_whole_shard_that_is_something_else_is_an_error(
+    tmp_path: Path, arrays: dict[str, Any], says: str
+) -> None:
+    """Nothing that is still written looks like that: to wait for it, or to pass over it, would lose it."""
+    write_shard(tmp_path, "a.npz", range(2))
+    np.savez(tmp_path / "b.npz", **{"x": np.ones((3, 1), np.float32), "y": np.zeros(3, int)} | arrays)
+    stream = FolderStream(tmp_path)
+    assert len(stream.collect(2, 0)) == 2
+    for _ in range(2):
+        with pytest.raises(InputError, match=says):
+            stream.collect(1, 1)
+
+
+def test_no_stream_is_asked_for_more_than_fits_into_memory() -> None:
+    stream = SimulatedStream(pool=Samples(np.zeros((3, 1), np.float32), [0, 1, 2]))
+    with pytest.raises(
+        InputError, match=r"must be at most .* fit into this machine's memory, got 1,000,000,00"
+    ):
+        stream.collect(10**12, 0)

@@ -14,6 +14,11 @@
 command line ends with.
 """
 
+import importlib
+import traceback
+from pathlib import Path
+from types import TracebackType
+
 
 class DuflError(Exception):
     """Base of all errors that DUFL raises on purpose."""
@@ -33,6 +38,10 @@ class FetchError(DuflError):
 
 class PluginError(DuflError):
     """A user's own code raised an exception, which is the cause of this one."""
+
+
+class RemoteError(Exception):
+    """A plugin's exception in another process: the text of its traceback."""
 
 
 class InputError(DuflError, ValueError):
@@ -58,3 +67,20 @@ class CapacityError(InputError):
 
 class NegativeUtilityWarning(UserWarning):
     """Some clients are paid less than what their work costs them."""
+
+
+def plugin_traceback(error: BaseException) -> str:
+    """The traceback of a plugin's exception, from the first frame that is not DUFL's."""
+    if isinstance(error, RemoteError):
+        return str(error)
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    """Whether a frame is one of DUFL, or of the import of a plugin."""
+    file = trace.tb_frame.f_code.co_filename
+    imports = file.startswith("<frozen importlib") or file == importlib.__file__
+    return imports or Path(file).is_relative_to(Path(__file__).parent)

@@ -4,11 +4,8 @@ import io
 import os
 import signal
 import sys
-import traceback
 import warnings
 from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 import click
@@ -26,7 +23,7 @@ from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
-from dufl.errors import DuflError, NegativeUtilityWarning, PluginError
+from dufl.errors import DuflError, NegativeUtilityWarning, PluginError, plugin_traceback
 
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
@@ -69,7 +66,8 @@ def main() -> None:
         error.show()
         code = error.exit_code
     except PluginError as error:
-        _show_cause(error)
+        if error.__cause__ is not None:
+            typer.echo(plugin_traceback(error.__cause__), err=True, nl=False)
         code = _fail(error, error.exit_code)
     except DuflError as error:
         code = _fail(error, error.exit_code)
@@ -101,21 +99,6 @@ def _show_warning(
 def _fail(error: object, code: int) -> int:
     typer.echo(f"error: {error}", err=True)
     return code
-
-
-def _show_cause(error: PluginError) -> None:
-    """The traceback of a plugin's own exception, from the first line that is not ours."""
-    cause = error.__cause__
-    if cause is None:
-        return
-    trace = cause.__traceback__
-    while trace is not None and trace.tb_next is not None and _is_ours(trace):
-        trace = trace.tb_next
-    traceback.print_exception(type(cause), cause, trace)
-
-
-def _is_ours(trace: TracebackType) -> bool:
-    return Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _abandon_output() -> None:

@@ -25,11 +25,28 @@ Changes = Annotated[
         show_default=False,
     ),
 ]
+ImportFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--import-from",
+        metavar="DIR",
+        help="Look there for plugins, package.module:Name in the file. Their code is run.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write results and figures there.", show_default=False),
 ]
+
+
+def allow_imports(folder: Path | None) -> None:
+    """Look for plugins in a folder too, if one is given."""
+    if folder is not None:
+        from dufl.learning.choices import import_from
+
+        import_from(folder)
 
 
 def console(width: int = 100) -> "Console":

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, console, stopping
+from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, stopping
 from dufl.cli.train import Resume, RunOut, report_of
 from dufl.errors import InputError
 
@@ -24,6 +24,7 @@ def compare(
     seeds: Seeds = 1,
     out: RunOut = None,
     resume: Resume = False,
+    plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
     """Train with every algorithm and every policy, for several seeds, and compare.
@@ -39,6 +40,7 @@ def compare(
     from dufl.experiment.files import check_directory, make_directory, to_json
     from dufl.report.training_table import comparison_table
 
+    allow_imports(plugins)
     config = load(file, changes or [])
     if resume and out is None:
         raise InputError("--out must be given with --resume")

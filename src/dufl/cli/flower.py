@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, console
+from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console
 from dufl.errors import InputError
 
 app = typer.Typer(help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True)
@@ -24,6 +24,7 @@ def simulate(
     out: RunFolder = Path("runs/flower"),
     negotiate: Negotiate = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
     """Train as `dufl train` does, with clients that are nodes of Flower's simulation.
@@ -34,6 +35,7 @@ def simulate(
     from dufl.experiment.files import check_directory, make_directory
     from dufl.experiment.run_directory import RunDirectory, read_metrics
 
+    allow_imports(plugins)
     check_directory(out)
     config = configured(file, changes, out, resume)
     if config.training.policy != "dufl":

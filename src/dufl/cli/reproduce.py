@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, Json, console, progress_bar
+from dufl.cli.common import Changes, ImportFrom, Json, allow_imports, console, progress_bar
 from dufl.errors import InputError
 
 What = Annotated[
@@ -39,6 +39,7 @@ def reproduce(
     changes: Changes = None,
     out: Folder = Path("reproduction"),
     page: Page = None,
+    plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
     """Regenerate what the paper shows, and say which of its claims hold here.
@@ -53,6 +54,7 @@ def reproduce(
 
     if scale not in SCALES:
         raise InputError.of("--scale", f"one of {', '.join(SCALES)}", repr(scale))
+    allow_imports(plugins)
     names = chosen(what or [])
     check_directory(out)
     with progress_bar() as begin:

@@ -1,5 +1,6 @@
 """`dufl train`: run a federation on this machine, with or without data update."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, console, progress_bar, stopping
+from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, progress_bar, stopping
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def train(
     out: RunOut = None,
     resume: Resume = False,
     tensorboard: Events = False,
+    plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
     """Train a federation, on buffers that follow the plan or that only get old.
@@ -40,10 +42,12 @@ def train(
     from dufl.experiment.run_directory import RunDirectory
     from dufl.experiment.train import train as run_training
 
+    allow_imports(plugins)
     if out:
         check_directory(out)
     config = configured(file, changes, out, resume)
-    go_on = RunDirectory(out).advice if out else "nothing is kept without --out"
+    again = f" --import-from {shlex.quote(str(plugins))}" if plugins else ""
+    go_on = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
     try:
         with stopping() as stop, bar(config.game.num_rounds) as watch:
             run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dufl.data import originals
 from dufl.data.catalogue import CATALOGUE, Description
-from dufl.data.numpy_files import read_arrays
+from dufl.data.numpy_files import UnknownArraysError, read_arrays
 from dufl.data.own import ARRAYS, Arrays, own_samples
 from dufl.data.places import Found, data_folders, find
 from dufl.data.samples import Samples
@@ -41,6 +41,23 @@ class Dataset:
     whole: bool = True
     verified: bool = False
     source: Path | None = None
+
+    def __post_init__(self) -> None:
+        train, test = self.train, self.test
+        for split, samples in (("train", train), ("test", test)):
+            if not isinstance(samples, Samples) or not len(samples):
+                got = "none" if isinstance(samples, Samples) else type(samples).__name__
+                raise InputError.of(f"{split} of dataset {self.name!r}", "Samples, at least one", got)
+            if samples.features.dtype == np.float32 and not np.isfinite(samples.features).all():
+                raise InputError.of(f"features to {split} of dataset {self.name!r}", "finite", "others")
+            low, high = int(samples.labels.min()), int(samples.labels.max())
+            if low < 0 or high >= self.num_classes:
+                rule = f"from 0 to {self.num_classes - 1}, as there are {self.num_classes} class names"
+                raise InputError.of(f"labels to {split} of dataset {self.name!r}", rule, f"{low} to {high}")
+        if train.shape != test.shape or train.features.dtype != test.features.dtype:
+            rule = f"like those to train on, {train.features.dtype} {train.shape}"
+            got = f"{test.features.dtype} {test.shape}"
+            raise InputError.of(f"samples to test dataset {self.name!r}", rule, got)
 
     @property
     def num_classes(self) -> int:
@@ -91,16 +108,14 @@ def load_dataset(
         data_dir: searched before `$DUFL_DATA` and the user's cache folder.
     """
     if callable(source):
-        made = source()
-        return made if isinstance(made, Dataset) else _own(getattr(source, "__name__", "own"), made)
+        return own_dataset(getattr(source, "__name__", "own"), source())
     if str(source) == "digits":
         return _digits()
     if str(source) in CATALOGUE:
         return _original(_found(CATALOGUE[str(source)], data_dir))
     path = Path(source).expanduser()
     if path.suffix == ".npz":
-        held = read_arrays(path, ARRAYS)
-        return _own(path.stem, [held[name] for name in ARRAYS], path)
+        return _from_file(path)
     near = difflib.get_close_matches(str(source), CATALOGUE, n=1, cutoff=0.5)
     advice = (
         f"did you mean {near[0]!r}?" if near else f"known are {', '.join(CATALOGUE)}, or give an .npz file"
@@ -141,10 +156,26 @@ def listing(name: str, data_dir: Path | None, check: bool) -> Listing:
     return Listing(name, known.title, state, found.folder, *counts, found.whole, verified, problem)
 
 
-def _own(name: str, arrays: object, path: Path | None = None) -> Dataset:
-    train, test = own_samples(name, arrays)
-    classes = 1 + int(max(train.labels.max(), test.labels.max()))
-    return Dataset(name, train, test, tuple(map(str, range(classes))), source=path)
+def own_dataset(name: str, made: object, path: Path | None = None) -> Dataset:
+    """The dataset that a user's function returned, or that is in a file of four arrays."""
+    if isinstance(made, Dataset):
+        return made
+    try:
+        train, test = own_samples(made)
+        return Dataset(name, train, test, tuple(map(str, range(train.labels.max() + 1))), source=path)
+    except InputError as error:
+        raise InputError(f"dataset {name if path is None else path}: {error}") from None
+
+
+def _from_file(path: Path) -> Dataset:
+    try:
+        held = read_arrays(path, ARRAYS)
+    except UnknownArraysError as error:
+        if not {"x", "y"} <= error.there:
+            raise
+        advice = "a recorded stream is no dataset until it is split into samples to train and to test on"
+        raise InputError(f"{error}; {advice}") from None
+    return own_dataset(path.stem, tuple(held[name] for name in ARRAYS), path)
 
 
 def _original(found: Found) -> Dataset:

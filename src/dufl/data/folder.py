@@ -3,22 +3,26 @@
 A shard holds arrays `x` and `y`. An image's label is the number that names its folder. Names must sort
 in the order of arrival. A file that cannot be read yet is taken to be in the making: the stream stops
 before it until it can be read, or until it has lain unchanged for `patience` seconds, when it is passed
-over for good and named in `skipped`. Files whose names begin with a dot or end in `.part` or `.tmp` are
-not looked at.
+over for good and named in `skipped`. A shard that is whole but holds something else, such as other arrays
+or features that are neither floats nor uint8, is an error. Files whose names begin with a dot or end in
+`.part` or `.tmp` are not looked at.
 """
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dufl.data.bounded import refusing
-from dufl.data.numpy_files import read_arrays
+from dufl.data.numpy_files import UnknownArraysError, read_arrays
 from dufl.data.samples import Samples, concatenate
 from dufl.errors import InputError
 
 SHARD = 1 << 30  # bytes that the arrays of a shard may take
+_ARRAYS = ("x", "y")
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
 
@@ -64,27 +68,33 @@ class FolderStream:
             if path in self._done or hidden or not known or not path.is_file():
                 continue
             try:
-                shard = _read(path)
-            except InputError:
+                features, labels = _read(path)
+            except InputError as error:
+                if isinstance(error, UnknownArraysError) and set(_ARRAYS) <= error.there:
+                    raise
                 if time.time() - path.stat().st_mtime < self._patience:
                     return
                 self._done.add(path)
                 self.skipped.append(path)
                 continue
+            try:
+                shard = Samples(features, labels)
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
             self._done.add(path)
             if len(shard):
                 yield shard
 
 
-def _read(path: Path) -> Samples:
-    """The samples of one file; whatever is wrong with it is an `InputError`."""
+def _read(path: Path) -> tuple[npt.NDArray[Any], npt.ArrayLike]:
+    """The features and labels of one file; whatever is wrong with it is an `InputError`."""
     if path.suffix == ".npz":
-        arrays = read_arrays(path, ("x", "y"), SHARD)
-        return Samples(arrays["x"], arrays["y"])
+        arrays = read_arrays(path, _ARRAYS, SHARD)
+        return arrays["x"], arrays["y"]
     from PIL import Image
 
     with refusing(path), Image.open(path) as image:
         label = int(path.parent.name)
         pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
     layers = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return Samples(layers[None].astype(np.uint8), [label])
+    return layers[None].astype(np.uint8), [label]

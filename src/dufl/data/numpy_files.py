@@ -17,12 +17,20 @@ LIMIT = 8 << 30  # bytes of the arrays of one file, together
 _DEFLATE = 1_100  # nothing in a zip file grows by more
 
 
+class UnknownArraysError(InputError):
+    """A file whose arrays are not those that are read; `there` are their names."""
+
+    def __init__(self, message: object, there: set[str]) -> None:
+        super().__init__(str(message))
+        self.there = there
+
+
 def read_arrays(path: Path, names: Iterable[str], limit: int = LIMIT) -> dict[str, npt.NDArray[Any]]:
     """Arrays of numbers from an `.npz`, plain or in `.xz`.
 
     Args:
         path: the file.
-        names: which arrays; one that is missing is an error.
+        names: which arrays; one that is missing is an error, and so is any other.
         limit: the most bytes that the arrays may take together.
     """
     if path.suffix != ".xz":
@@ -38,10 +46,8 @@ def _from_zip(path: Path, file: IO[bytes], names: Iterable[str], limit: int) -> 
     arrays: dict[str, npt.NDArray[Any]] = {}
     with zipfile.ZipFile(file) as archive:
         there = {name.removesuffix(".npy") for name in archive.namelist()}
-        missing = [name for name in names if name not in there]
-        if missing:
-            held = ", ".join(sorted(there)) or "nothing"
-            raise InputError.of(str(path), f"an .npz with {', '.join(missing)}", held)
+        if there != set(names):
+            raise _unknown(path, there, names)
         for name in names:
             info = archive.getinfo(f"{name}.npy")
             room = min(limit, info.file_size, _DEFLATE * info.compress_size + 1024)
@@ -49,6 +55,16 @@ def _from_zip(path: Path, file: IO[bytes], names: Iterable[str], limit: int) -> 
                 arrays[name] = _from_npy(path, name, member, room)
             limit -= arrays[name].nbytes
     return arrays
+
+
+def _unknown(path: Path, there: set[str], names: Iterable[str]) -> UnknownArraysError:
+    missing = [name for name in names if name not in there]
+    if missing:
+        rule, got = f"an .npz with {', '.join(missing)}", ", ".join(sorted(there)) or "nothing"
+    else:
+        rule = f"an .npz with {', '.join(names)} and no other arrays, which would not be read"
+        got = f"also {', '.join(sorted(there.difference(names)))}"
+    return UnknownArraysError(InputError.of(str(path), rule, got), there)
 
 
 def _from_npy(path: Path, name: str, member: IO[bytes], room: int) -> npt.NDArray[Any]:

@@ -17,6 +17,9 @@ Labels = npt.NDArray[np.int64]
 class Samples:
     """Some samples: `features` of shape (n, ...) and `labels` of shape (n,).
 
+    Features of type uint8 are pixels, 0 to 255, and are scaled to [0, 1] when they are used; any float is
+    kept as float32, as it is. Other integers are refused: nothing says what they stand for.
+
     >>> some = Samples(np.zeros((3, 28, 28), np.uint8), [7, 1, 7])
     >>> len(some), some.shape, some.labels.tolist()
     (3, (28, 28), [7, 1, 7])
@@ -27,8 +30,12 @@ class Samples:
 
     def __init__(self, features: npt.ArrayLike, labels: npt.ArrayLike) -> None:
         kept, known = np.asarray(features), np.asarray(labels)
-        if kept.dtype not in (np.uint8, np.float32):
-            kept = kept.astype(np.float32)
+        if kept.dtype != np.uint8 and kept.dtype.kind != "f":
+            raise InputError.of("features", "uint8, which are pixels in 0..255, or floats", kept.dtype)
+        if known.dtype.kind not in "ui" and known.size:
+            raise InputError.of("labels", "integers", known.dtype)
+        if kept.dtype.kind == "f":
+            kept = kept.astype(np.float32, copy=False)
         if known.ndim != 1 or kept.ndim < 2 or len(kept) != len(known):
             raise InputError.of(
                 "samples",

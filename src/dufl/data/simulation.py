@@ -6,6 +6,7 @@ the dataset itself, and a worker elsewhere needs only the places.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +16,10 @@ import numpy.typing as npt
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
 from dufl.data.buffer import Discard, Held, MemoryBuffer
+from dufl.data.room import most_samples
 from dufl.data.samples import Samples
 from dufl.data.streams import BEFORE, SimulatedStream
+from dufl.errors import InputError
 
 Places = npt.NDArray[np.int64]
 
@@ -53,12 +56,32 @@ class Simulation:
             pool=self.references, client=client, seed=self.seed, arrival=self.arrival, skew=self.skew
         )
 
+    def check_room(self, sizes: Sequence[int], cause: str) -> None:
+        """Refuse buffers that cannot be trained on because they do not fit into this machine's memory.
+
+        Args:
+            sizes: how many samples every client would hold.
+            cause: when, and by whose decision.
+        """
+        fits = "as many as fit into this machine's memory"
+        most = most_samples(math.prod(self.pool.shape))  # the features of a client are all made at once
+        for client, size in enumerate(sizes):
+            if size > most:
+                what = f"the samples that client {client} has to hold {cause}"
+                raise InputError.of(what, f"at most {most:,}, {fits}", f"{size:,}")
+        if sum(sizes) > most_samples():
+            what = f"the samples that all clients have to hold {cause}"
+            raise InputError.of(what, f"at most {most_samples():,}, {fits}", f"{sum(sizes):,}")
+
     def buffer(self, client: int, size: int, staleness: float = 1.0) -> MemoryBuffer:
-        """A client's buffer at the start: `size` samples of a mean age of `staleness`."""
+        """A client's buffer at the start: `size` samples of a mean age of `staleness`.
+
+        It holds fewer if the stream has no samples of the classes that there are.
+        """
         first = self.stream(client).collect(size, BEFORE)
         whole = math.floor(staleness)
-        older = np.arange(size) < round((staleness - whole) * size)
-        ages = np.full(size, whole) + older
+        older = np.arange(len(first)) < round((staleness - whole) * len(first))
+        ages = np.full(len(first), whole) + older
         return MemoryBuffer(first, ages, discard=self.discard, seed=self.seed, client=client)
 
     def restore(self, client: int, held: Held, round: int, next_id: int) -> MemoryBuffer:

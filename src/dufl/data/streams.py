@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.arrival import Arrival
+from dufl.data.room import most_samples
 from dufl.data.samples import Samples, concatenate
 from dufl.errors import InputError
 from dufl.inputs import Inputs, NonNegative, Positive, Seed, Whole
@@ -61,6 +62,9 @@ class SimulatedStream(Inputs):
 
     def collect(self, count: int, round: int) -> Samples:
         """Draw `count` samples of the classes there are in this round."""
+        if count > most_samples():
+            rule = f"at most {most_samples():,}, as many as fit into this machine's memory"
+            raise InputError.of("the samples to collect", rule, f"{count:,}")
         generator = np.random.default_rng([self.seed, self.client, round + 1, 1])
         chosen = self._draw(generator, count, self._classes(round))
         fresh = self.pool.take(chosen)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dufl.errors import InputError
+
 Whole = npt.NDArray[np.int64]
 
 
@@ -49,6 +51,8 @@ def whole_plan(volume: npt.ArrayLike, conservation_rate: float, seed: int = 0, c
     ([4, 3, 3], [3, 3])
     """
     planned = np.asarray(volume, dtype=np.float64)
+    if not planned.max() <= 2**53:
+        raise InputError.of("a planned volume", "at most 2^53 samples", f"{planned.max():g}")
     size = np.floor(planned + 0.5).astype(np.int64)
     keep = np.zeros(len(size) - 1, np.int64)
     owed = 0.0

@@ -1,6 +1,5 @@
 """The sections of the file that are not a room's own inputs: `[clients]`, `[leader]` and `[data]`."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
 from dufl.data.buffer import Discard
-from dufl.data.datasets import Dataset, load_dataset
+from dufl.data.datasets import Dataset, load_dataset, own_dataset
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError
 from dufl.game.clients_file import COLUMNS
@@ -115,7 +114,7 @@ class DataSection(Inputs):
     def load(self) -> Dataset:
         """The dataset."""
         if is_path(self.dataset):
-            return load_dataset(partial(make_choice, "dataset", self.dataset))
+            return own_dataset(self.dataset, make_choice("dataset", self.dataset))
         return load_dataset(self.dataset, self.data_dir)
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:

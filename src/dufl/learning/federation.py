@@ -9,7 +9,6 @@ them over goes on as the first would have.
 """
 
 import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,9 @@ import numpy.typing as npt
 from dufl.data.buffer import Held
 from dufl.data.samples import Samples
 from dufl.data.simulation import Simulation, places_of
-from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
-from dufl.learning.algorithm import Mean, State, Update, Vector, refusal
+from dufl.learning.arrivals import Arrivals
 from dufl.learning.engine import Engine, Named
 from dufl.learning.policies import Policy
 from dufl.learning.settings import Training
@@ -91,9 +89,11 @@ class Federation:
         self._algorithm = settings.make_algorithm()
         self._state = self._algorithm.init(self.weights, game.clients.size)
         self._streams = [simulation.stream(k) for k in range(game.clients.size)]
+        sizes = [policy.size(k) for k in range(game.clients.size)]
+        self._check_room(sizes, 0)
         self._held = [
-            simulation.buffer(k, _whole("size", policy.size(k)), float(game.clients.initial_staleness[k]))
-            for k in range(game.clients.size)
+            simulation.buffer(k, size, float(game.clients.initial_staleness[k]))
+            for k, size in enumerate(sizes)
         ]
         self._aside = ThreadPoolExecutor(1)  # for what need not be waited for
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
@@ -108,26 +108,24 @@ class Federation:
         began = time.perf_counter()
         held = [buffer.held() for buffer in self._held]
         called, dropped = participants(self._settings, self._game.clients.size, self.round)
-        refused: dict[str, str] = {}
-        used: list[int] = []
-        buffers = Mean()
         fresh = self._aside.submit(self._collect)  # while the clients train
         tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
         updates = self._engine.train(self.weights, self.buffers, tasks)
-        accepted = self._accepted(updates, buffers, used, refused)
-        self.weights, self._state = self._applied(accepted)
-        self.buffers = buffers.value(self.buffers)
+        with Arrivals(updates, len(self.weights)) as arrivals:
+            weights, state = self._algorithm.apply(self._state, self.weights, arrivals)
+        self.weights, self._state = weights, state
+        self.buffers = arrivals.buffers.value(self.buffers)
         tested = self._aside.submit(self._engine.evaluate, self.weights, self.buffers)
-        facts = self._account(held, bool(used))
+        facts = self._account(held, bool(arrivals.used))
         self._update_data(fresh.result())
         score = tested.result()
         self.round += 1
         return Record(
             accuracy=score.accuracy,
             loss=score.loss,
-            participants=len(used),
+            participants=len(arrivals.used),
             dropped=dropped,
-            refused=refused,
+            refused=arrivals.refused,
             seconds=time.perf_counter() - began,
             **facts,
         )
@@ -137,33 +135,13 @@ class Federation:
         places, labels = places_of(held.samples), held.samples.labels
         return Task(client, self.round, places, labels, held.ages, held.ids, pull)
 
-    def _accepted(
-        self, updates: Iterable[Update], buffers: Mean, used: list[int], refused: dict[str, str]
-    ) -> Iterator[Update]:
-        """The updates that may be used; of the others, why not."""
-        for update in updates:
-            if reason := refusal(update, len(self.weights)):
-                refused[str(update.client)] = reason
-                continue
-            used.append(update.client)
-            buffers.add(update.buffers, update.volume)
-            yield update
-
-    def _applied(self, updates: Iterator[Update]) -> tuple[Vector, State]:
-        """What the algorithm makes of the updates, if it can be used."""
-        weights, state = self._algorithm.apply(self._state, self.weights, updates)
-        if weights.shape != self.weights.shape or weights.dtype != np.float32:
-            rule = f"weights of shape {self.weights.shape} and type float32"
-            raise InputError.of("what an algorithm returns", rule, f"{weights.shape} and {weights.dtype}")
-        return weights, state
-
     def _account(self, held: list[Held], paid: bool) -> dict[str, Any]:
         """What the round says of data and money."""
         t, policy = self.round, self._policy
         volumes = [len(part.ages) for part in held]
         total = sum(volumes)
         age = sum(int(part.ages.sum()) for part in held) / total if total else 1.0
-        self._history[:, t] = self._payment() if paid else 0.0, total, age
+        self._history[:, t] = policy.payment(t) if paid else 0.0, total, age
         cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
         planned = policy.planned_staleness(t)
         present = np.zeros(self._simulation.arrival.num_classes, bool)
@@ -183,23 +161,19 @@ class Federation:
             "volumes": volumes,
         }
 
-    def _payment(self) -> float:
-        payment = self._policy.payment(self.round)
-        if not isinstance(payment, float | int) or not 0 <= payment < np.inf:
-            raise InputError.of("payment of the policy", "a number >= 0", repr(payment))
-        return float(payment)
-
     def _collect(self) -> list[tuple[int, Samples]]:
         """How many samples every client conserves, and what it collects; nothing after the last round."""
         if self.round + 1 == self._game.num_rounds:
             return []
+        steps = [self._policy.step(k, self.round, len(buffer)) for k, buffer in enumerate(self._held)]
+        self._check_room([keep + asked for keep, asked in steps], self.round + 1)
         found = []
-        for client, buffer in enumerate(self._held):
-            step = self._policy.step(client, self.round, len(buffer))
-            keep, asked = (_whole("step", number) for number in step)
-            fresh = self._streams[client].collect(asked, self.round) if asked else self._nothing
-            found.append((keep, fresh))
+        for stream, (keep, asked) in zip(self._streams, steps, strict=True):
+            found.append((keep, stream.collect(asked, self.round) if asked else self._nothing))
         return found
+
+    def _check_room(self, sizes: list[int], round: int) -> None:
+        self._simulation.check_room(sizes, f"in round {round} by policy {self._settings.policy!r}")
 
     def _update_data(self, collected: list[tuple[int, Samples]]) -> None:
         """Every buffer conserves, discards, merges and ages."""
@@ -262,10 +236,3 @@ def participants(settings: Training, number: int, round: int) -> tuple[list[int]
     generator = np.random.default_rng([settings.seed, round + 1, 8])
     silent = generator.random(number)[called] < settings.dropout
     return called[~silent].tolist(), called[silent].tolist()
-
-
-def _whole(name: str, number: object) -> int:
-    """A number of samples as a policy gives it, if it is one."""
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
-        raise InputError.of(f"{name} of the policy", "whole numbers >= 0", repr(number))
-    return int(number)

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from dufl.learning.algorithm import Pull, Vector
-from dufl.learning.models import build
+from dufl.learning.choices import calling
+from dufl.learning.models import build, check_logits
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 
@@ -28,6 +29,7 @@ class LocalModel:
         if device != "cpu":  # one thread of a CPU always gives the same bits
             torch.use_deterministic_algorithms(True, warn_only=True)
         self._settings = settings
+        self._shape, self._classes = shape, num_classes
         self._device = torch.device(device)
         self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)
         self._parameters = list(self._model.parameters())
@@ -48,6 +50,12 @@ class LocalModel:
         self, weights: Vector, buffers: Vector, features: npt.NDArray[np.float32], task: Task
     ) -> tuple[Vector, Vector]:
         """The weights and buffers after local training from the given ones."""
+        with calling("model", self._settings.model, f"training client {task.client} in round {task.round}"):
+            return self._train(weights, buffers, features, task)
+
+    def _train(
+        self, weights: Vector, buffers: Vector, features: npt.NDArray[np.float32], task: Task
+    ) -> tuple[Vector, Vector]:
         settings, model = self._settings, self._model
         self._load(weights, buffers)
         model.train()
@@ -60,7 +68,7 @@ class LocalModel:
             for batch in self._batches(order):
                 model.zero_grad()
                 with self._precision():
-                    loss = functional.cross_entropy(model(pictures[batch]), labels[batch])
+                    loss = functional.cross_entropy(self._logits(pictures[batch]), labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._add(task.pull, start, linear)
                 self._step(velocity)
@@ -80,6 +88,16 @@ class LocalModel:
         labels: npt.NDArray[np.int64],
     ) -> tuple[int, float]:
         """How many are right, and the sum of their losses."""
+        with calling("model", self._settings.model, "while it was tested"):
+            return self._evaluate(weights, buffers, features, labels)
+
+    def _evaluate(
+        self,
+        weights: Vector,
+        buffers: Vector,
+        features: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+    ) -> tuple[int, float]:
         self._load(weights, buffers)
         self._model.eval()
         right, lost = 0, 0.0
@@ -87,12 +105,16 @@ class LocalModel:
         with torch.no_grad():
             for batch in torch.split(torch.arange(len(labels)), 250):
                 with self._precision():
-                    said = self._model(self._tensor(features[batch.numpy()]))
-                found = said.float()
+                    logits = self._logits(self._tensor(features[batch.numpy()]))
+                found = logits.float()
                 loss = functional.cross_entropy(found, known[batch], reduction="sum")
                 right += int((found.argmax(1) == known[batch]).sum())
                 lost += float(loss)
         return right, lost
+
+    def _logits(self, pictures: torch.Tensor) -> torch.Tensor:
+        wanted = len(pictures), self._classes
+        return check_logits(self._model(pictures), self._settings.model, wanted, self._shape)
 
     def _add(self, pull: Pull, start: list[torch.Tensor], linear: list[torch.Tensor]) -> None:
         """The gradient of strength/2·‖w − w(t)‖² − ⟨linear, w⟩."""

@@ -73,7 +73,7 @@ def train_logistic(
     The global interpreter lock is released meanwhile.
     """
     weights = start.copy()
-    tilt = NOTHING if linear is None else linear
+    tilt = NOTHING if linear is None else np.require(linear, requirements=["C", "W"])  # as it was compiled
     _train(weights, features, labels, order, batch_size, learning_rate, momentum, strength, tilt)
     return weights
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dufl.errors import InputError
-from dufl.learning.choices import import_choice
+from dufl.learning.choices import calling, import_choice
 from dufl.learning.model_names import check_name
 
 
@@ -170,10 +170,8 @@ def _picture(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
 def _own(path: str, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A user's own model by import path."""
     made = import_choice("model", path)
-    try:
+    with calling("model", path, "while it was made"):
         model = made(**_taken(made, {"shape": shape, "num_classes": num_classes}))
-    except Exception as fault:  # whatever a user's constructor raises
-        raise InputError(f"model {path!r} cannot be made: {_reason(fault)}") from fault
     if not isinstance(model, nn.Module):
         raise InputError.of(f"model {path!r}", "a torch.nn.Module", type(model).__name__)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -194,19 +192,20 @@ def _taken(made: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
 
 def _try(model: nn.Module, name: str, shape: tuple[int, ...], num_classes: int) -> None:
     """Meet a model that does not fit the samples now, not in the middle of a round."""
-    model.eval()
-    try:
-        with torch.no_grad():
-            said = model(torch.zeros(2, *shape))
-    except Exception as fault:  # whatever a user's forward raises
-        raise InputError(f"model {name!r} fails on two samples of shape {shape}: {_reason(fault)}") from fault
-    model.train()
-    got = tuple(said.shape) if isinstance(said, Tensor) else type(said).__name__
-    if got != (2, num_classes):
-        rule = f"of shape {(2, num_classes)} for two samples of shape {shape} and {num_classes} classes"
+    with calling("model", name, f"on two samples of shape {shape}"), torch.no_grad():
+        model.eval()
+        logits = model(torch.zeros(2, *shape))
+        model.train()
+    check_logits(logits, name, (2, num_classes), shape)
+    for key, tensor in model.state_dict().items():
+        if tensor.is_complex() or not tensor.isfinite().all():
+            raise InputError.of(f"{key} of model {name!r}", "finite real numbers at the start", "others")
+
+
+def check_logits(logits: object, name: str, wanted: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
+    """What a model returned, if it is one logit for each of the wanted (samples, classes)."""
+    got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor) or got != wanted:
+        rule = f"of shape {wanted} for {wanted[0]} samples of shape {shape} and {wanted[1]} classes"
         raise InputError.of(f"the output of model {name!r}", rule, got)
-
-
-def _reason(fault: Exception) -> str:
-    """The kind of a fault and the first line of what it says."""
-    return f"{type(fault).__name__}: {(str(fault).splitlines() or ['no reason given'])[0]}"
+    return logits

@@ -9,10 +9,9 @@ from functools import cache
 from typing import Protocol
 
 from dufl.data.whole import WholePlan, whole_plan
-from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium
-from dufl.learning.choices import make_choice
+from dufl.learning.own import OwnPolicy
 
 POLICIES = ("dufl", "static")
 
@@ -79,8 +78,4 @@ def make_policy(name: str, game: Game, solve: Callable[[], Plan], seed: int) -> 
         return Planned(solve(), seed)
     if name == "static":
         return Planned(no_update(game), seed)
-    policy = make_choice("policy", name, game, seed)
-    missing = [part for part in ("payment", "size", "step", "planned_staleness") if not hasattr(policy, part)]
-    if missing:
-        raise InputError.of(f"policy {name!r}", f"a policy with {', '.join(missing)}", repr(policy))
-    return policy  # type: ignore[no-any-return]
+    return OwnPolicy(name, game, seed)

@@ -8,11 +8,12 @@ from pydantic import AfterValidator
 from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
 from dufl.learning.algorithm import Algorithm
-from dufl.learning.choices import check_choice, make_choice
+from dufl.learning.choices import check_choice
 from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
 from dufl.learning.model_names import KNOWN_MODELS
+from dufl.learning.own import OwnAlgorithm
 from dufl.learning.policies import POLICIES
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
@@ -86,8 +87,4 @@ class Training(Inputs):
             return FedProx(self.proximal_weight)
         if self.algorithm == "feddyn":
             return FedDyn(self.dynamic_weight)
-        made = make_choice("algorithm", self.algorithm)
-        missing = [part for part in ("init", "pull", "apply") if not hasattr(made, part)]
-        if missing:
-            raise InputError.of(f"algorithm {self.algorithm!r}", f"one with {', '.join(missing)}", repr(made))
-        return made  # type: ignore[no-any-return]
+        return OwnAlgorithm(self.algorithm)

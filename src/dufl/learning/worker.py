@@ -18,7 +18,7 @@ import numpy as np
 
 from dufl.data.ageing import Ageing
 from dufl.data.samples import Features, Samples
-from dufl.errors import InputError
+from dufl.errors import InputError, PluginError, plugin_traceback
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.settings import Training
 from dufl.learning.task import Task, Whole
@@ -85,7 +85,7 @@ class Worker:
     """Does jobs."""
 
     def __init__(self, setup: Setup) -> None:
-        sys.path.extend(folder for folder in setup.path if folder not in sys.path)
+        sys.path[:] = [*setup.path, *(folder for folder in sys.path if folder not in setup.path)]
         from dufl.learning.local import LocalModel
 
         self._setup = setup
@@ -130,7 +130,9 @@ def main() -> None:
                 reply = "done", worker.do(job)
         except InputError as fault:
             reply = "refused", str(fault)
-        except (Exception, SystemExit) as fault:  # whatever a user's model raises
+        except PluginError as fault:
+            reply = "raised", (str(fault), plugin_traceback(fault.__cause__ or fault))
+        except Exception as fault:
             reply = "failed", f"{_what(job)}: {type(fault).__name__}: {fault}\n\n{traceback.format_exc()}"
         try:
             pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from dufl.errors import DuflError, InputError
+from dufl.errors import DuflError, InputError, PluginError, RemoteError
 from dufl.learning.engine import spread
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from dufl.learning.worker import main; main()"
@@ -64,6 +64,9 @@ class Process:
             raise WorkerDiedError from fault
         if kind == "refused":
             raise InputError(reply)
+        if kind == "raised":
+            sentence, trace = reply
+            raise PluginError(sentence) from RemoteError(trace)
         if kind == "failed":
             raise DuflError(reply)
         return reply

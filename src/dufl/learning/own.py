@@ -1,0 +1,201 @@
+"""A user's own algorithm or policy, called with care.
+
+What it is given cannot be changed, what it returns is checked before anything depends on it, and what it
+raises is a `PluginError`: see `choices`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.errors import CapacityError, InputError
+from dufl.game.parameters import Game
+from dufl.learning.algorithm import Pull, State, Update, Vector
+from dufl.learning.choices import calling, make_choice
+
+Array = npt.NDArray[Any]
+
+
+class OwnAlgorithm:
+    """A user's own algorithm."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._own = make_choice("algorithm", path, parts=("init", "pull", "apply"))
+        self._shape: tuple[int, ...] = ()
+
+    def init(self, weights: Vector, num_clients: int) -> State:
+        """The state before the first round."""
+        self._shape = weights.shape
+        with self._calling("init"):
+            state = self._own.init(_constant(weights.copy()), num_clients)
+        return self._checked_state(state)
+
+    def pull(self, state: State, client: int) -> Pull:
+        """What is added to a client's loss."""
+        with self._calling(f"pull of client {client}"):
+            pull = self._own.pull(_constant_state(state), client)
+        return self._checked_pull(pull, client)
+
+    def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
+        """The next global weights, in memory of their own, and state."""
+        with self._calling("apply"):
+            made = self._own.apply(
+                _constant_state(state), _constant(weights.copy()), _constant_updates(updates)
+            )
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise self._refused("what apply returns", "a pair (weights, state)", _kind(made))
+        after, state = made
+        rule = f"of shape {self._shape} and type float32"
+        if type(after) is not np.ndarray or after.shape != self._shape or after.dtype != np.float32:
+            raise self._refused("the weights that apply returns", rule, _kind(after))
+        if not np.isfinite(after).all():
+            raise self._refused("the weights that apply returns", "finite", "NaN or infinite values")
+        return np.array(after), self._checked_state(state)
+
+    def _checked_state(self, state: Any) -> State:
+        """A state that a checkpoint can hold, and that nobody can change."""
+        rule = "a mapping from names to NumPy arrays of numbers"
+        if not isinstance(state, Mapping):
+            raise self._refused("the state", rule, _kind(state))
+        with self._calling("reading its state"):
+            vectors = dict(state)
+        for name, vector in vectors.items():
+            if not isinstance(name, str) or not name.isprintable():
+                raise self._refused("the state", rule, f"the name {name!r}")
+            if type(vector) is not np.ndarray or vector.dtype.kind not in "biuf":
+                raise self._refused(f"{name!r} in the state", "a NumPy array of numbers", _kind(vector))
+        return MappingProxyType({name: _constant(vector) for name, vector in vectors.items()})
+
+    def _checked_pull(self, pull: Any, client: int) -> Pull:
+        what = f"what pull of client {client} returns"
+        if not isinstance(pull, Pull):
+            raise self._refused(what, "a Pull", _kind(pull))
+        strength, linear = _real(pull.strength), pull.linear
+        if strength is None or not np.isfinite(strength):
+            raise self._refused(what, "a Pull whose strength is a finite number", repr(pull.strength))
+        if linear is None:
+            return Pull(strength)
+        rule = f"a Pull whose linear is None or of shape {self._shape} and type float32"
+        if type(linear) is not np.ndarray or linear.shape != self._shape or linear.dtype != np.float32:
+            raise self._refused(what, rule, _kind(linear))
+        if not np.isfinite(linear).all():
+            raise self._refused(what, "a Pull whose linear is finite", "NaN or infinite values")
+        return Pull(strength, _constant(linear))
+
+    def _calling(self, when: str) -> AbstractContextManager[None]:
+        return calling("algorithm", self._path, when)
+
+    def _refused(self, what: str, rule: str, value: str) -> InputError:
+        return InputError.of(f"algorithm {self._path!r}: {what}", rule, value)
+
+
+class OwnPolicy:
+    """A user's own policy."""
+
+    def __init__(self, path: str, game: Game, seed: int) -> None:
+        self._path = path
+        self._capacity = game.clients.capacity
+        parts = ("payment", "size", "step", "planned_staleness")
+        self._own = make_choice("policy", path, game, seed, parts=parts)
+
+    def payment(self, round: int) -> float:
+        """What the server pays in a round, to all clients together."""
+        with self._calling(what := f"payment of round {round}"):
+            payment = self._own.payment(round)
+        number = _real(payment)
+        if number is None or not 0 <= number < np.inf:
+            raise self._refused(what, "a number >= 0", _kind(payment))
+        return number
+
+    def size(self, client: int) -> int:
+        """How many samples a client holds in round 0."""
+        with self._calling(what := f"size of client {client}"):
+            size = self._own.size(client)
+        return self._fitting(client, what, self._count(what, size))
+
+    def step(self, client: int, round: int, size: int) -> tuple[int, int]:
+        """How many of its `size` samples a client conserves after a round, and how many it collects."""
+        with self._calling(what := f"step of client {client} in round {round}"):
+            step = self._own.step(client, round, size)
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise self._refused(what, "a pair (keep, collect)", _kind(step))
+        keep, collect = (self._count(what, number) for number in step)
+        if keep > size:
+            raise self._refused(what, f"to keep at most the {size:,} samples there are", f"{keep:,}")
+        self._fitting(client, what, keep + collect)
+        return keep, collect
+
+    def planned_staleness(self, round: int) -> float:
+        """The mean age of all samples that is planned for a round; NaN if none is."""
+        with self._calling(what := f"planned_staleness of round {round}"):
+            staleness = self._own.planned_staleness(round)
+        number = _real(staleness)
+        if number is None or np.isinf(number):
+            raise self._refused(what, "a number, or NaN if none is planned", _kind(staleness))
+        return number
+
+    def _count(self, what: str, number: object) -> int:
+        if not isinstance(number, Integral) or isinstance(number, bool) or number < 0:
+            raise self._refused(what, "integers >= 0", _kind(number))
+        return int(number)
+
+    def _fitting(self, client: int, what: str, size: int) -> int:
+        capacity = float(self._capacity[client])
+        if size > capacity:
+            raise CapacityError.of(
+                f"policy {self._path!r}: {what}", f"within the client's capacity of {capacity:g}", f"{size:,}"
+            )
+        return size
+
+    def _calling(self, when: str) -> AbstractContextManager[None]:
+        return calling("policy", self._path, when)
+
+    def _refused(self, what: str, rule: str, value: str) -> InputError:
+        return InputError.of(f"policy {self._path!r}: {what}", rule, value)
+
+
+def _constant(array: Array) -> Array:
+    """The array, which cannot be changed any more; a copy if it is a part of one that can."""
+    base = array.base
+    if base is not None and not (isinstance(base, np.ndarray) and not base.flags.writeable):
+        array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _constant_state(state: State) -> State:
+    """A state as a plugin may see it; what `OwnAlgorithm` returned already is."""
+    if isinstance(state, MappingProxyType):
+        return state
+    return MappingProxyType({name: _constant(vector) for name, vector in state.items()})
+
+
+def _constant_updates(updates: Iterable[Update]) -> Iterator[Update]:
+    for update in updates:
+        yield replace(update, weights=_constant(update.weights), buffers=_constant(update.buffers.copy()))
+
+
+def _real(value: object) -> float | None:
+    """A number as a float; None if it is none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _kind(value: object) -> str:
+    """What a plugin returned, in a few words: arrays by type and shape, numbers as they are."""
+    if isinstance(value, np.ndarray):
+        return f"{type(value).__name__} of {value.dtype} and shape {value.shape}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return repr(value)[:60] if isinstance(value, Real) else type(value).__name__
