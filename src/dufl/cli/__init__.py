@@ -24,13 +24,21 @@ from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
-from dufl.errors import DuflError, PluginError
+from dufl.errors import DuflError, InputError, PluginError
+
+OPTIONS = {  # arguments of the library, as a command has them
+    "changes": "--set",
+    "host": "--host",
+    "out": "--out",
+    "port": "--port",
+}
 
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
     rich_markup_mode="markdown",  # in which [data] is a text, and lines of a paragraph run on
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -66,6 +74,8 @@ def main() -> None:
     except PluginError as error:
         _show_cause(error)
         code = _fail(error, error.exit_code)
+    except InputError as error:
+        code = _fail(error.about(OPTIONS.get(error.field, error.field)), error.exit_code)
     except DuflError as error:
         code = _fail(error, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
