@@ -29,6 +29,7 @@ from dufl.errors import DuflError, InputError, PluginError
 OPTIONS = {  # arguments of the library, as a command has them
     "changes": "--set",
     "host": "--host",
+    "only": "--only",
     "out": "--out",
     "port": "--port",
 }
