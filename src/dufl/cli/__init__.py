@@ -67,7 +67,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no θ shows a question mark
     try:
-        code = app(standalone_mode=False) or 0
+        code = app(prog_name="dufl", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
