@@ -30,6 +30,8 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     code, shown, err = dufl_command("compare", *arguments, "--out", str(out))
     assert (code, err) == (0, "")
     assert f"written: {out / 'comparison.csv'}" in shown
+    assert "± std" in shown
+    table = shown
     runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
     pictures = {"comparison.csv", "comparison.png", "comparison.svg", "report.html"}
     assert {path.name for path in out.iterdir()} == runs | pictures
@@ -58,7 +60,9 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
             finals.append(json.loads((folder / "summary.json").read_text())["final_accuracy"])
         assert cell["accuracies"] == finals
         assert cell["final_accuracy"] == pytest.approx(np.mean(finals))
-        assert cell["accuracy_spread"] == pytest.approx(max(finals) - min(finals))
+        assert cell["accuracy_std"] == pytest.approx(np.std(finals, ddof=1))
+        row = next(line for line in table.splitlines() if line.split()[:2] == ["fedavg", cell["policy"]])
+        assert row.split()[2:4] == [f"{100 * np.mean(finals):.2f}", f"{100 * np.std(finals, ddof=1):.2f}"]
     code, _, err = dufl_command("compare", *arguments, "--out", str(out))
     assert code == 2
     assert "holds a run already: add --resume" in err
@@ -115,3 +119,12 @@ def test_compare_to_resume_needs_out(dufl_command: Any) -> None:
     code, _, err = dufl_command("compare", "--resume")
     assert (code, err) == (2, "error: --out must be given with --resume\n")
     assert dufl_command("compare", "--seeds", "0")[0] == 2
+
+
+def test_one_seed_has_no_standard_deviation(dufl_command: Any) -> None:
+    arguments = [*told(*SMALL), "--policies", "static"]
+    code, out, _ = dufl_command("compare", *arguments, "--json")
+    assert code == 0
+    (cell,) = json.loads(out)["cells"]
+    assert cell["accuracy_std"] is None
+    assert "±" not in dufl_command("compare", *arguments)[1]

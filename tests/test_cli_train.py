@@ -1,11 +1,14 @@
 """`dufl train` as a user types it: results, files, and going on."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import dufl
 from command_line import GREEDY, RUN, SMALL, assert_sentence, files, told, write_dataset
 from dufl.experiment.config import load
 from dufl.experiment.train import train
@@ -179,3 +182,66 @@ def test_a_damaged_run_is_refused(
     assert_sentence(err)
     assert str(out / name) in err
     assert files(out) == before
+
+
+def test_train_on_a_given_offer(dufl_command: Any, tmp_path: Path) -> None:
+    """With both fixed the plan is the clients' answer; it is in the run directory, and resumed from there."""
+    out = tmp_path / "run"
+    offer = ["--payment", "10", "--conservation-rate", "0.5"]
+    code, shown, err = dufl_command("train", *told(*SMALL), *offer, "--out", str(out), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(shown)["total_payment"] == 50
+    answer = dufl.equilibrium(load(None, SMALL).game, payment=10, conservation_rate=0.5)
+    with np.load(out / "plan.npz") as arrays:
+        assert (arrays["payment"], arrays["conservation_rate"]) == (10, 0.5)
+        np.testing.assert_array_equal(arrays["volume"], answer.volume)
+    game = tomllib.loads((out / "config.toml").read_text())["game"]
+    assert (game["payment_range"], game["conservation_range"]) == ([10, 10], [0.5, 0.5])
+    for again in ([], offer, [*told(*SMALL), *offer]):
+        code, _, err = dufl_command("train", *again, "--out", str(out), "--resume", "--json")
+        assert (code, err) == (0, "")
+    code, _, err = dufl_command("train", "--payment", "11", "--out", str(out), "--resume")
+    assert code == 2
+    assert "game.payment_range was [10.0, 10.0], is [11.0, 11.0]" in err
+    assert dufl_command("report", str(out))[0] == 0
+
+
+def test_half_an_offer(dufl_command: Any, tmp_path: Path) -> None:
+    _, planned, _ = dufl_command("plan", *told(*SMALL), "--payment", "10", "--json")
+    dufl_command("train", *told(*SMALL), "--payment", "10", "--out", str(tmp_path / "run"))
+    with np.load(tmp_path / "run" / "plan.npz") as arrays:
+        assert arrays["payment"] == 10
+        assert arrays["conservation_rate"] == json.loads(planned)["conservation_rate"]
+    arguments = [*told(*SMALL), "--conservation-rate", "0.5", "--json"]
+    _, one, _ = dufl_command("train", *arguments)
+    code, both, _ = dufl_command("compare", *arguments)
+    assert code == 0
+    static, fresh = json.loads(both)["cells"]
+    assert static["total_payment"] == 0
+    assert fresh["accuracies"] == [json.loads(one)["final_accuracy"]]
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "sweep"])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--payment", "-1", "payment must be >= 0, got -1.0"),
+        ("--payment", "nan", "payment must be a finite number, got nan"),
+        ("--conservation-rate", "1.3", "conservation_rate must be in [0, 1], got 1.3"),
+    ],
+)
+def test_offers_that_cannot_be(
+    dufl_command: Any, tmp_path: Path, command: str, option: str, value: str, message: str
+) -> None:
+    axis = ["num_rounds=4,5"] if command == "sweep" else []
+    code, out, err = dufl_command(command, *axis, option, value, "--out", str(tmp_path / "out"))
+    assert (code, out, err) == (2, "", f"error: {message}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_need_out(dufl_command: Any, tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text("[game]\nnum_rounds = 3\n")
+    for option in ("--resume", "--tensorboard"):
+        for file in ([], [str(tmp_path / "f.toml")]):
+            code, _, err = dufl_command("train", *file, option)
+            assert (code, err) == (2, f"error: --out must be given with {option}\n")

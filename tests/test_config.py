@@ -1,5 +1,6 @@
 """The configuration file: what it accepts, how it refuses, and that nothing breaks the parser."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from dufl import Clients, Game, InputError, LogNormal, Uniform
 from dufl.cli.init import EXAMPLE
+from dufl.experiment import keys
 from dufl.experiment.config import Config, load
 
 
 def write(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "federation.toml"
     path.write_text(text)
     return path
@@ -193,17 +196,134 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("num_rounds", "--set must be section.key=value, got 'num_rounds'"),
-        ("seed=3", "--set must be one of clients.seed, leader.seed, training.seed, got seed"),
-        ("num_rouds=3", "unknown key 'num_rouds' in --set: did you mean 'num_rounds'?"),
-        ("game.sigma=3", "unknown key 'sigma' in [game]"),
+        ("num_rounds", "changes must be section.key=value, got 'num_rounds'"),
+        ("seed=3", "changes must be one of clients.seed, leader.seed, training.seed, got seed"),
+        ("num_rouds=3", "unknown key 'num_rouds': did you mean 'game.num_rounds' (T)?"),
+        ("game.sigma=3", "unknown key 'sigma' in [game]: did you mean 'game.time_sensitivity' (σ)?"),
+        ("game.epochs=3", "unknown key 'epochs' in [game]: did you mean 'training.epochs' (E)?"),
+        ("training.epoch=3", "unknown key 'epoch' in [training]: did you mean 'epochs'?"),
+        ("data.rounds=3", "unknown key 'rounds' in [data]: did you mean 'game.num_rounds' (T)?"),
+        ("seeds=3", "did you mean 'clients.seed', 'leader.seed' or 'training.seed'?"),
+        ("wxyz=3", "unknown key 'wxyz': `dufl init` writes a file with every key and what it means"),
+        ("game.wxyz=3", "unknown key 'wxyz' in [game]: `dufl init` writes a file with every key"),
+        ("gane.num_rounds=3", "unknown key 'gane' (a section): did you mean 'game'?"),
         ("=3", "unknown key ''"),
+        ("no equals " + 5000 * "x", "changes must be section.key=value, got 'no equals xxx"),
+        (5000 * "x" + "=1", "(5,002 characters)"),
+        (f"num_rounds={'9' * 5000}", "[game] num_rounds must be a whole number, got '9999"),
+        (f"num_rounds=1{'0' * 400}", "game.num_rounds must be an integer of at most 64 bits, got 1000"),
+        (f"training.seed=0x{'f' * 5000}", "training.seed must be an integer of at most 64 bits, got a value"),
+        (f"clients.count={2**63}", "clients.count must be an integer of at most 64 bits, got 92233720"),
+        (f"initial_volume=[1{'0' * 400}]", "clients.initial_volume must be an integer of at most 64 bits"),
+        (f"num_rounds={'[' * 3000}{']' * 3000}", "game.num_rounds must not have lists and tables in each"),
+        (f"num_rounds={'[' * 30}1{']' * 30}", "game.num_rounds must not have lists and tables in each"),
+        (f"num_rounds={'{a=' * 3000}1{'}' * 3000}", "game.num_rounds must not have lists and tables in each"),
+        ('data_dir="\\u0000"', "data.data_dir must be a text without NUL"),
+        ('clients.file="\\u0000"', "clients.file must be a text without NUL"),
+        ("data_dir=\udcff", "data.data_dir must be a text without NUL and half characters, got '\\udcff'"),
+        ("num_rounds=5\n[game]\nnum_rounds=6", "num_rounds must be a whole number, got '5\\n[game]"),
     ],
+    ids=lambda text: text[:40].encode("ascii", "replace").decode(),
 )
 def test_bad_changes(change: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load(None, [change])
     assert message in str(caught.value)
+    assert len(str(caught.value)) < 250
+    assert "--set" not in str(caught.value)
+
+
+LETTERS = {
+    "game.num_rounds": ["T", "t", "rounds"],
+    "game.time_sensitivity": ["σ", "Σ", "sigma", "Sigma"],
+    "game.sampling_noise": ["ψ", "psi"],
+    "game.payment_weight": ["γ", "gamma"],
+    "game.decay": ["κ1", "κ₁", "kappa1", "kappa_1"],
+    "game.volume_weight": ["κ2", "kappa2"],
+    "game.staleness_weight": ["κ3", "kappa3"],
+    "game.strong_convexity": ["μ", "µ", "mu"],
+    "game.smoothness": ["β", "beta"],
+    "game.learning_rate": ["η", "eta"],
+    "game.payment_range": ["R", "payment"],
+    "game.conservation_range": ["θ", "theta", "conservation_rate"],
+    "clients.count": ["N", "n", "clients", "num_clients"],
+    "clients.initial_volume": ["D", "D(0)", "D_k"],
+    "clients.collection_cost": ["α", "α_k", "alpha"],
+    "clients.training_cost": ["β_k", "beta"],
+    "clients.initial_staleness": ["S"],
+    "training.proximal_weight": ["μ", "mu"],
+    "training.dynamic_weight": ["α", "alpha"],
+    "training.learning_rate": ["η", "lr"],
+    "training.batch_size": ["batch"],
+    "training.epochs": ["local_epochs"],
+}
+
+
+@pytest.mark.parametrize(("letter", "key"), [(name, key) for key, names in LETTERS.items() for name in names])
+def test_the_letters_of_the_paper_lead_to_their_keys(tmp_path: Path, letter: str, key: str) -> None:
+    quoted, own = json.dumps(letter, ensure_ascii=False), key.partition(".")[0]
+    texts = [f"{quoted} = 0.5", f"[data]\n{quoted} = 0.5", f"[{own}]\n{quoted} = 0.5"]
+    files = [write(tmp_path / str(number), text) for number, text in enumerate(texts)]
+    asked = [(None, [f"{letter}=0.5"]), (None, [f"{own}.{letter}=0.5"]), *((file, []) for file in files)]
+    for path, changes in asked if letter != own else asked[:2]:
+        with pytest.raises(InputError) as caught:
+            load(path, changes)
+        assert f"'{key}'" in str(caught.value)
+        assert repr(letter) in str(caught.value)
+
+
+def test_every_letter_leads_to_a_key_that_exists() -> None:
+    for key in keys.SYMBOLS:
+        section, _, name = key.partition(".")
+        assert name in keys.KEYS[section]
+    every = {name for known in keys.KEYS.values() for name in known}
+    assert every >= {key.partition(".")[2] for key in LETTERS}
+    assert not every & {
+        name for names in keys.SYMBOLS.values() for name in names
+    }  # no key hides behind a letter
+
+
+STRANGE = {
+    "nested": b"[game]\nnum_rounds = " + b"[" * 3000 + b"]" * 3000,
+    "dotted": b"[game]\n" + b"a." * 3000 + b"a = 1",
+    "dotted section": b"[" + b"a." * 3000 + b"a]\nx = 1",
+    "digits": b"[game]\nnum_rounds = " + b"9" * 5000,
+    "hexadecimal": b"[game]\nnum_rounds = 0x" + b"f" * 5000,
+    "large": b"[game]\nnum_rounds = 1" + b"0" * 400,
+    "binary": bytes(range(256)),
+    "utf-16": "[game]\nnum_rounds = 5".encode("utf-16"),
+    "latin-1": "[game]\nσ = 5  # é".replace("σ", "x").encode("latin-1"),
+    "NUL": b"[game]\nnum_rounds = 5\0",
+    "NUL in a text": b'[data]\ndataset = "\\u0000.npz"',
+    "long key": b"[game]\n" + b"k" * 100_000 + b" = 1",
+    "long text": b'[game]\nnum_rounds = "' + b"v" * 100_000 + b'"',
+    "long list": b"[game]\nnum_rounds = [" + b"1," * 100_000 + b"]",
+    "too long a file": b"#" * (2**25 + 1),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_strange_files_get_one_short_sentence(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(STRANGE[kind])
+    with pytest.raises(InputError) as caught:
+        load(path)
+    message = str(caught.value).replace(str(tmp_path), "")
+    assert len(message) < 250
+    assert "\n" not in message
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xef\xbb\xbf[game]\nnum_rounds = 7")
+    assert load(path).game.num_rounds == 7
+
+
+def test_a_path_that_cannot_be_one() -> None:
+    with pytest.raises(InputError, match="must be a readable TOML file"):
+        load(Path("a\0b"))
+    with pytest.raises(InputError, match="must be a TOML file of at most 33,554,432 bytes"):
+        load(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])

@@ -225,12 +225,10 @@ def test_a_port_that_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            InputError, match=f"--port must be free on 127.0.0.1, got {port}, which is in use"
-        ):
+        with pytest.raises(InputError, match=f"^port must be free on 127.0.0.1, got {port}, which is in use"):
             free_port("127.0.0.1", port)
     assert free_port("127.0.0.1", None) >= 8501
-    with pytest.raises(InputError, match=r"--host must be an address of this machine, got 192\.0\.2\.1"):
+    with pytest.raises(InputError, match=r"^host must be an address of this machine, got 192\.0\.2\.1"):
         free_port("192.0.2.1", None)
 
 

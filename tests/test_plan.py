@@ -23,7 +23,7 @@ from dufl import (
     equilibrium,
     solve,
 )
-from dufl.experiment.files import replacing, to_json
+from dufl.experiment.files import from_json, replacing, to_json
 from dufl.game.threads import CHUNK
 from dufl.game.utility import client_utility
 
@@ -199,9 +199,20 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_json_without_infinity() -> None:
-    inf = float("inf")
-    assert json.loads(to_json({"a": [inf, -inf, 1.5]})) == {"a": [inf, -inf, 1.5]}
-    assert "Infinity" not in to_json([inf])
+    inf, nan = float("inf"), float("nan")
+    value = {"a": [inf, -inf, 1.5], "b": {"c": inf, "d": -inf, "e": nan}, "f": [{"g": inf}], "h": [[inf]]}
+    written = json.loads(to_json(value), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    assert written == {
+        "a": [None, None, 1.5],
+        "a_infinite": [0],
+        "a_minus_infinite": [1],
+        "b": {"c": None, "c_infinite": True, "d": None, "d_minus_infinite": True, "e": None},
+        "f": [{"g": None, "g_infinite": True}],
+        "h": [[None]],
+    }
+    back = from_json(to_json(value))
+    assert back == value | {"b": {"c": inf, "d": -inf, "e": None}, "h": [[None]]}
+    assert "1e999" not in to_json(value)
 
 
 REFUSED: dict[str, Any] = {"collection_cost": [1e-12, 1e12, 1e12], "training_cost": [1e-13, 1e11, 1e11]}

@@ -11,6 +11,8 @@ import pytest
 import dufl
 from command_line import assert_sentence, told
 from dufl.experiment.config import load
+from dufl.report.results_section import summary_table
+from dufl.report.stored import group, read_runs
 from dufl.report.training_report import Written, write_report
 from reports import Page, make_run, make_runs, metrics, report
 
@@ -43,8 +45,8 @@ def both(runs: Path, policy: str, name: str) -> Any:
 
 
 def test_the_summary_is_that_of_the_records(runs: Path, page: Page) -> None:
-    found = page.table("half of their range")
-    heads = ["runs", "seeds", "accuracy, %", "±", "best, %", "loss", "samples held", "mean age"]
+    found = page.table("± the standard deviation of the accuracy")
+    heads = ["runs", "seeds", "accuracy, %", "± std", "best, %", "loss", "samples held", "mean age"]
     assert found.heads == [*heads, "payment", "cost U"]
     assert [row[0] for row in found.rows] == [WITH, WITHOUT]
     for policy, row in zip(("dufl", "static"), found.values, strict=True):
@@ -52,7 +54,7 @@ def test_the_summary_is_that_of_the_records(runs: Path, page: Page) -> None:
         expected = [
             2,
             accuracy[:, -1].mean(),
-            np.ptp(accuracy[:, -1]) / 2,
+            accuracy[:, -1].std(ddof=1),
             accuracy.max(axis=1).mean(),
             both(runs, policy, "loss")[:, -1].mean(),
             both(runs, policy, "total_volume").mean(),
@@ -63,6 +65,18 @@ def test_the_summary_is_that_of_the_records(runs: Path, page: Page) -> None:
         np.testing.assert_allclose(np.array(row[1:], float), expected, rtol=1e-12)
     final = [100 * both(runs, policy, "accuracy")[:, -1].mean() for policy in ("dufl", "static")]
     assert f"With data update the model ends at {final[0]:.1f} %, without at {final[1]:.1f} %." in page.text
+
+
+def test_a_single_seed_has_no_deviation(runs: Path) -> None:
+    several = group(
+        read_runs([runs / name for name in ("fedavg-dufl-0", "fedavg-dufl-1", "fedavg-static-0")])
+    )
+    finals = [metrics(runs / f"fedavg-dufl-{seed}", "accuracy")[-1] for seed in (0, 1)]
+    assert several[0].summary["accuracy_std"] == pytest.approx(np.std(finals, ddof=1))
+    assert several[1].summary["accuracy_std"] is None
+    assert "<td>–</td>" in summary_table(several)
+    alone = group(read_runs([runs / "fedavg-dufl-0"]))
+    assert "±" not in summary_table(alone)
 
 
 @pytest.mark.parametrize(

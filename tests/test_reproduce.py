@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from dufl.reproduce.item import PAPER, QUICK, Advance, Scale, game_of, unwatched
 from dufl.reproduce.items import ITEMS, chosen, reproduce
 from dufl.reproduce.page import write_page
 from dufl.reproduce.table import Cell
+from real_data import real
 
 TINY = Scale(
     "tiny",
@@ -171,7 +176,9 @@ def test_cells_are_chosen_by_any_of_their_names() -> None:
     assert len(table.cells(PAPER)) == 90
     assert len(table.cells(PAPER, ["mnist", "fmnist"])) == 36
     assert table.cells(PAPER, ["svhn", "0", "feddyn", "dufl"]) == [Cell("svhn", 0.0, "feddyn", "dufl")]
-    with pytest.raises(InputError, match="unknown key 'cifar' in --only: did you mean 'cifar10'"):
+    with pytest.raises(
+        InputError, match=r"unknown key 'cifar' \(cells of the table\): did you mean 'cifar10'"
+    ):
         table.cells(PAPER, ["cifar"])
 
 
@@ -180,6 +187,7 @@ def test_the_quick_table_takes_what_is_there(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert {cell.dataset for cell in table.cells(QUICK)} == {"digits"}
     assert {cell.dataset for cell in table.cells(PAPER)} == set(PAPER.datasets)
+    assert {cell.dataset for cell in table.cells(QUICK, ["fmnist"])} == {"fmnist"}  # as it was asked for
 
 
 def test_the_table_keeps_the_cells_of_earlier_calls(tmp_path: Path) -> None:
@@ -199,6 +207,16 @@ def test_the_table_keeps_the_cells_of_earlier_calls(tmp_path: Path) -> None:
     assert "**not the paper's setting:** `game.num_rounds=6`, `clients.count=15`" in written
     assert "| 1.25 | " in written
     assert "| 0.75 | " not in written
+    assert found["settings"] == {
+        "leader": "algorithm1",
+        "rounds": 6,
+        "clients": 15,
+        "samples at the start": 1000,
+        "epochs": 1,
+        "batch": [64, 32],
+        "learning rate": 0.01,
+    }
+    assert "epochs: 1; batch: 64, 32; learning rate: 0.01." in written
     with pytest.raises(InputError, match=r"training.batch_size was 64, is 32"):
         reproduce(["table"], TINY, tmp_path, changed, ["fedavg", "1.25"])
 
@@ -261,8 +279,19 @@ def test_experiments_explain_what_differs(games: tuple[Path, dict[str, Any]]) ->
 def test_wrong_changes_are_met_before_anything_is_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="num_rounds must be >= 2, got 0"):
         reproduce(["convergence"], TINY, tmp_path / "out", ["game.num_rounds=0"])
-    with pytest.raises(InputError, match="in --only"):
+    with pytest.raises(InputError, match="unknown key 'nothing'"):
         reproduce(["convergence"], TINY, tmp_path / "out", only=["nothing"])
+    with pytest.raises(InputError, match=r"changes must be for an item that is trained \(server, table, lea"):
+        reproduce(["convergence"], TINY, tmp_path / "out", ["game.num_rounds=5"])
+    with pytest.raises(InputError, match="only must be for the table, whose cells it chooses, got server"):
+        reproduce(["server"], TINY, tmp_path / "out", only=["fedavg"])
+    for name, change in {
+        "table": "time_sensitivity=1",
+        "server": "game.payment_range=[0,1]",
+        "leaders": "method=algorithm1",
+    }.items():
+        with pytest.raises(InputError, match=rf"changes must be without \w+.\w+, which the item {name} sets"):
+            reproduce([name], TINY, tmp_path / "out", [change])
     assert not (tmp_path / "out").exists()
 
 
@@ -281,3 +310,91 @@ def test_the_command(dufl_command: Any, tmp_path: Path) -> None:
     code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path))
     assert code == 2
     assert "reproduction.json must be what a reproduction wrote" in err
+    (tmp_path / "reproduction.json").write_text('{"clients": {"claims": []}}')
+    code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path))
+    assert code == 2
+    assert "reproduction.json must be what a reproduction wrote: clients is not whole" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["table", "--only", "fmnist"], ["server", "leaders", "--scale", "paper"]]
+)
+def test_data_that_are_not_there_are_one_sentence_before_anything_runs(
+    dufl_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.delenv("DUFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    name = "fmnist" if "fmnist" in arguments else "cifar10"
+    for changes, looked in (
+        ([], [tmp_path / "cache/dufl"]),
+        (["--set", f"data_dir={tmp_path / 'data'}"], [tmp_path / "data", tmp_path / "cache/dufl"]),
+    ):
+        code, out, err = dufl_command("reproduce", *arguments, *changes, "--out", str(tmp_path / "out"))
+        assert (code, out) == (2, "")
+        where = ", ".join(map(str, looked))
+        assert err == f"error: {name} is not there: looked in {where}; run `dufl data fetch {name}`\n"
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("only", [["fmnist", "fedavg", "0.75"], ["fmnist", "feddyn", "0", "static"]])
+def test_a_part_of_the_table_as_a_process(tmp_path: Path, only: list[str]) -> None:
+    """Data come from `data_dir`, the accuracy is printed, and nothing else."""
+    folder = real("fmnist")
+    command = [str(Path(sys.executable).with_name("dufl")), "reproduce", "table", "--out", "out"]
+    command += [part for name in only for part in ("--only", name)]
+    changes = ("num_rounds=3", "epochs=1", f"data_dir={folder}", "training.workers=1")
+    command += [part for change in changes for part in ("--set", change)]
+    environment = {name: value for name, value in os.environ.items() if name != "DUFL_DATA"}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = table.read_rows(tmp_path / "out" / "table.csv")
+    assert rows
+    for row in rows:
+        shown = [row["dataset"], f"{row['time_sensitivity']:g}", row["algorithm"], row["policy"]]
+        shown += [f"{row['accuracy']:.2f}", f"{row['paper']:.1f}", f"{row['difference']:+.1f}"]
+        assert shown in [line.split() for line in done.stdout.splitlines()]
+        assert row["changes"] == "num_rounds=3 epochs=1"  # where the data are is no part of the setting
+    item = json.loads((tmp_path / "out" / "reproduction.json").read_text())["table"]
+    assert item["settings"]["rounds"] == 3
+    assert [row["accuracy"] for row in item["rows"]] == [row["accuracy"] for row in rows]
+
+
+def test_one_cell_makes_a_figure_and_a_page_without_claims(tmp_path: Path) -> None:
+    only = ["digits", "feddyn", "0.75", "dufl"]
+    item = reproduce(["table"], TINY, tmp_path, SMALL, only)["table"]
+    assert item["claims"] == []
+    assert len(item["rows"]) == 1
+    written = write_page({"table": item}, tmp_path, tmp_path / "page.md")[0].read_text()
+    assert f"{item['rows'][0]['accuracy']:.1f}" in written
+
+
+def test_the_deviation_in_the_table_is_over_its_seeds(tmp_path: Path) -> None:
+    only = ["digits", "fedavg", "1.25", "dufl"]
+    changes = ("num_rounds=6", "clients.initial_volume=100")
+    (row,) = reproduce(["table"], replace(TINY, seeds=3), tmp_path, changes, only)["table"]["rows"]
+    finals = [
+        json.loads((tmp_path / "table" / f"digits-1.25-fedavg-dufl-{seed}" / "summary.json").read_text())
+        for seed in range(3)
+    ]
+    assert row["std"] == pytest.approx(np.std([100 * final["final_accuracy"] for final in finals], ddof=1))
+
+
+def test_data_that_came_later_join_the_quick_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was run without a dataset is not taken for what is run with it."""
+    folder = real("mnist")
+    monkeypatch.delenv("DUFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    few = replace(TINY, datasets=("digits", "mnist"), found=True)
+    changes = ["num_rounds=3"]
+    before = reproduce(["table"], few, tmp_path, changes, ["fedavg", "1.25"])["table"]
+    assert {row["dataset"] for row in before["rows"]} == {"digits"}
+    after = reproduce(["table"], few, tmp_path, [*changes, f"data_dir={folder}"], ["fedavg", "1.25"])["table"]
+    assert {row["dataset"] for row in after["rows"]} == {"digits", "mnist"}

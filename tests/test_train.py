@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from dufl.errors import DuflError, InputError
 from dufl.experiment.config import load
+from dufl.experiment.planning import pinned
 from dufl.experiment.run_directory import RunDirectory, read_metrics
 from dufl.experiment.train import Run, train
 from federations import SMALL, facts, small
@@ -243,9 +244,9 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 
 
 def test_options_that_need_a_directory() -> None:
-    with pytest.raises(InputError, match="--out must be given with --resume"):
+    with pytest.raises(InputError, match=r"^out must be given with resume=True$"):
         train(small(), resume=True)
-    with pytest.raises(InputError, match="--out must be given with --tensorboard"):
+    with pytest.raises(InputError, match=r"^out must be given with tensorboard=True$"):
         train(small(), tensorboard=True)
 
 
@@ -256,3 +257,20 @@ def test_tensorboard(tmp_path: Path) -> None:
     events = reader.EventAccumulator(str(tmp_path / "run")).Reload()
     seen = [(event.step, event.value) for event in events.Scalars("accuracy")]
     assert seen == [(r.round, pytest.approx(r.accuracy, abs=1e-6)) for r in run.records]
+
+
+def test_an_infinite_cost_is_written_as_json_and_read_back(tmp_path: Path) -> None:
+    """Nobody holds anything from round 1 on."""
+    config = pinned(small(), 0.0, 0.0)
+    run = train(config, tmp_path / "run")
+    assert np.isinf(run.records[-1].server_cost)
+    assert read_metrics(tmp_path / "run") == run.records
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "1e999" not in text
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [line.get("server_cost_infinite", False) for line in lines] == [
+        bool(np.isinf(record.server_cost)) for record in run.records
+    ]
+    RunDirectory(tmp_path / "run").cut(len(lines))
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == text
+    assert train(config, tmp_path / "run", resume=True).records == run.records

@@ -16,8 +16,26 @@ command line ends with.
 
 import importlib
 import traceback
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePath
 from types import TracebackType
+
+LONGEST = 80  # characters of a value in a message
+
+
+def shown(value: object, form: Callable[[object], str] = repr) -> str:
+    """A value for a message, whatever it is: a long one is cut, one that has no text is named by its kind.
+
+    >>> shown("abc"), shown(10**9)
+    ("'abc'", '1000000000')
+    >>> shown("9" * 5000)
+    "'999999999999999999999999999999999999999…99999999999' (5,002 characters)"
+    """
+    try:
+        text = form(value)
+    except (ValueError, RecursionError):  # an integer of too many digits, a list in a list in a list …
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[:40]}…{text[-12:]} ({len(text):,} characters)"
 
 
 class DuflError(Exception):
@@ -45,7 +63,13 @@ class RemoteError(Exception):
 
 
 class InputError(DuflError, ValueError):
-    """An input breaks a rule."""
+    """An input breaks a rule.
+
+    Attributes:
+        field: what broke it; empty if the message is not of the usual form.
+    """
+
+    field: str = ""
 
     @classmethod
     def of(cls, field: str, rule: str, value: object) -> "InputError":
@@ -54,7 +78,20 @@ class InputError(DuflError, ValueError):
         >>> str(InputError.of("conservation_rate", "in [0, 1]", 1.3))
         'conservation_rate must be in [0, 1], got 1.3'
         """
-        return cls(f"{field} must be {rule}, got {value}")
+        text = value if isinstance(value, str | PurePath) else shown(value, str)
+        error = cls(f"{field} must be {rule}, got {text}")
+        error.field = field
+        return error
+
+    def about(self, field: str) -> "InputError":
+        """The same error by another name of the field: an option of a command, for one.
+
+        >>> str(InputError.of("out", "a directory", "x").about("--out"))
+        '--out must be a directory, got x'
+        """
+        error = InputError(field + str(self).removeprefix(self.field) if self.field else str(self))
+        error.field = field if self.field else ""
+        return error
 
 
 class BufferFileError(InputError):

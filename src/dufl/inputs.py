@@ -5,13 +5,13 @@ Pydantic finds the faults; this module words them as ``field must be rule, got v
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from dufl.errors import InputError
+from dufl.errors import LONGEST, InputError, shown
 
 _RULES = {
     "bool_type": "true or false",
@@ -99,9 +99,14 @@ def sentence(fault: ValidationError, model: type[BaseModel]) -> str:
 
 def unknown_key(key: str, known: Mapping[str, object], where: str = "") -> str:
     """The sentence for a key that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return f"unknown key {key!r}{where}: {advice}"
+    near = nearest(key, known)
+    advice = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+    return f"unknown key {shown(key)}{where}: {advice}"
+
+
+def nearest(key: str, known: Iterable[str], likeness: float = 0.5) -> str:
+    """The known key that is most like this one; empty if none is."""
+    return next(iter(difflib.get_close_matches(key[:LONGEST], list(known), n=1, cutoff=likeness)), "")
 
 
 def _field(error: ErrorDetails) -> str:
@@ -117,4 +122,4 @@ def _rule(error: ErrorDetails) -> str:
 
 
 def _shown(error: ErrorDetails) -> str:
-    return "nothing" if error["type"] == "missing" else repr(error["input"])
+    return "nothing" if error["type"] == "missing" else shown(error["input"])

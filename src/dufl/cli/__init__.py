@@ -23,13 +23,22 @@ from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
 from dufl.cli.sweep import sweep
 from dufl.cli.train import train
-from dufl.errors import DuflError, NegativeUtilityWarning, PluginError, plugin_traceback
+from dufl.errors import DuflError, InputError, NegativeUtilityWarning, PluginError, plugin_traceback
+
+OPTIONS = {  # arguments of the library, as a command has them
+    "changes": "--set",
+    "host": "--host",
+    "only": "--only",
+    "out": "--out",
+    "port": "--port",
+}
 
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
     rich_markup_mode="markdown",  # in which [data] is a text, and lines of a paragraph run on
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,7 +69,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("once", NegativeUtilityWarning)
             warnings.showwarning = _show_warning
-            code = app(standalone_mode=False) or 0
+            code = app(prog_name="dufl", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -69,6 +78,8 @@ def main() -> None:
         if error.__cause__ is not None:
             typer.echo(plugin_traceback(error.__cause__), err=True, nl=False)
         code = _fail(error, error.exit_code)
+    except InputError as error:
+        code = _fail(error.about(OPTIONS.get(error.field, error.field)), error.exit_code)
     except DuflError as error:
         code = _fail(error, error.exit_code)
     except (KeyboardInterrupt, click.Abort):

@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dufl.errors import InputError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dufl.reproduce.item import Advance
 
+
+def _file(path: Path | None) -> Path | None:
+    """Say it where `--set` was forgotten."""
+    if path is not None and "=" in path.name and not path.exists():
+        raise InputError(
+            f"FILE must be a TOML file that exists, got {path}: a value is changed by --set {path}"
+        )
+    return path
+
+
 File = Annotated[
     Path | None,
-    typer.Argument(help="The TOML file; without one, the paper's defaults.", show_default=False),
+    typer.Argument(
+        help="The TOML file; without one, the paper's defaults.", show_default=False, callback=_file
+    ),
 ]
 Changes = Annotated[
     list[str] | None,

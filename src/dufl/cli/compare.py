@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, stopping
-from dufl.cli.train import Resume, RunOut, report_of
+from dufl.cli.plan import Payment, Rate
+from dufl.cli.train import Resume, RunOut, check_out, report_of
 from dufl.errors import InputError
 
 Algorithms = Annotated[
@@ -19,6 +20,8 @@ Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from training.s
 def compare(
     file: File = None,
     changes: Changes = None,
+    payment: Payment = None,
+    conservation_rate: Rate = None,
     algorithms: Algorithms = None,
     policies: Policies = "static,dufl",
     seeds: Seeds = 1,
@@ -29,6 +32,7 @@ def compare(
 ) -> None:
     """Train with every algorithm and every policy, for several seeds, and compare.
 
+    With --payment or --conservation-rate that one is fixed in the plan, as in `dufl plan`.
     With --out every run gets its own run directory there, beside comparison.csv, a picture and a report.
     """
     from rich.console import Console
@@ -38,12 +42,12 @@ def compare(
     from dufl.experiment.compare import compare as run_all
     from dufl.experiment.config import load
     from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.experiment.planning import pinned
     from dufl.report.training_table import comparison_table
 
     allow_imports(plugins)
-    config = load(file, changes or [])
-    if resume and out is None:
-        raise InputError("--out must be given with --resume")
+    config = pinned(load(file, changes or []), payment, conservation_rate)
+    check_out(out, resume=resume)
     if out:
         check_directory(out)
     first = config.training.seed

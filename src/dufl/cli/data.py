@@ -1,5 +1,7 @@
 """`dufl data`: which datasets are there, fetch one, look at one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from dufl.data.datasets import Listing
 
-app = typer.Typer(help="List, fetch and look at datasets.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch and look at datasets.", no_args_is_help=True, suggest_commands=False)
 
 Name = Annotated[str, typer.Argument(help="digits, mnist, fmnist, svhn, cifar10 or cifar100.")]
 Shown = Annotated[
@@ -75,7 +77,7 @@ def fetch(name: Name, data_dir: Folder = None) -> None:
     from dufl.data.places import data_folders
 
     folder = data_folders(data_dir)[0]
-    with progress_bar() as begin:
+    with _options(), progress_bar() as begin:
         there = fetch(name, folder, begin)
     typer.echo(
         f"verified: {_short(there)}" if there else f"{name} needs no files: it comes with scikit-learn"
@@ -104,12 +106,21 @@ def show(
     ageing = Ageing(time_sensitivity=time_sensitivity, noise_scale=noise_scale, num_rounds=num_rounds)
     path = out or Path(f"{Path(name).stem}.png")
     check_picture(path)
-    with progress_bar() as begin:
+    with _options(), progress_bar() as begin:
         begin("loading")
         dataset = load_dataset(name, data_dir)
         begin("drawing")
         save_picture(data_figure(dataset, ageing), path)
     typer.echo(f"{dataset.describe()}\nwritten: {path}")
+
+
+@contextmanager
+def _options() -> Iterator[None]:
+    """Call `data_dir` of the library by the name of its option here."""
+    try:
+        yield
+    except InputError as error:
+        raise (error.about("--data-dir") if error.field == "data_dir" else error) from None
 
 
 def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":

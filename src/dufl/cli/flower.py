@@ -9,7 +9,9 @@ import typer
 from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console
 from dufl.errors import InputError
 
-app = typer.Typer(help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True, suggest_commands=False
+)
 RunFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The run directory to write.")]
 Negotiate = Annotated[
     bool,

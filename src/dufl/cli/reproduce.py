@@ -47,7 +47,7 @@ def reproduce(
     A killed reproduction goes on where it was, and the table keeps the cells of earlier calls. --set changes
     the configuration of trained items, and is written beside every number.
     """
-    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.experiment.files import check_directory, to_json
     from dufl.reproduce.item import SCALES
     from dufl.reproduce.items import chosen
     from dufl.reproduce.items import reproduce as run_items
@@ -58,8 +58,7 @@ def reproduce(
     names = chosen(what or [])
     check_directory(out)
     with progress_bar() as begin:
-        place = make_directory(out)
-        found = run_items(names, SCALES[scale], place, changes or (), only or (), begin)
+        found = run_items(names, SCALES[scale], out, changes or (), only or (), begin)
     shown = {name: found[name] for name in names}
     if page:
         from dufl.reproduce.page import write_page
@@ -68,7 +67,12 @@ def reproduce(
     if json:
         typer.echo(to_json(shown), nl=False)
         return
-    from dufl.report.claims_table import claims_table
+    from dufl.report.claims_table import accuracy_table, claims_table
 
-    console(120).print(claims_table(shown))
+    output = console(120)
+    output.print(claims_table(shown))
+    for item in shown.values():
+        if item.get("rows"):
+            output.print()
+            output.print(accuracy_table(item["rows"]))
     typer.echo(f"written: {out}/reproduction.json and, for each item, a CSV file and a figure")

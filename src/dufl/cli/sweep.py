@@ -1,16 +1,34 @@
 """`dufl sweep`: how the plan moves when one value of the configuration does."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, Out, console, progress_bar
+from dufl.cli.common import Changes, Json, Out, console, progress_bar
+from dufl.cli.plan import Payment, Rate
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
     from dufl.experiment.config import Config
 
+
+def _file(path: Path | None) -> Path | None:
+    """Say it where a second axis was meant."""
+    if path is not None and "=" in path.name and not path.exists():
+        raise InputError(
+            f"a sweep must have one axis, got {path} as well: sweep it on its own, or fix its key with --set"
+        )
+    return path
+
+
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The TOML file; without one, the paper's defaults.", show_default=False, callback=_file
+    ),
+]
 Axis = Annotated[
     str,
     typer.Argument(metavar="KEY=V1,V2,…", help="What varies, e.g. game.time_sensitivity=0.2,0.41,0.75,1.25"),
@@ -22,6 +40,8 @@ def sweep(
     axis: Axis,
     file: File = None,
     changes: Changes = None,
+    payment: Payment = None,
+    conservation_rate: Rate = None,
     seeds: Seeds = 1,
     out: Out = None,
     json: Json = False,
@@ -31,9 +51,16 @@ def sweep(
     Shown are the two leaders' payment, conservation rate and cost, what the anticipating one saves,
     and what a client could gain if it knew its influence on the total.
     """
+    from dufl.experiment.config import load
     from dufl.experiment.files import check_directory, make_directory, to_json, write_text
+    from dufl.experiment.planning import pinned
 
     key, values = _axis(axis)
+    pins = {"payment_range": payment, "conservation_range": conservation_rate}
+    for name, pin in pins.items():
+        if pin is not None and key == f"game.{name}":
+            option = "--payment" if name == "payment_range" else "--conservation-rate"
+            raise InputError.of(option, f"left out when {key} varies", pin)
     if seeds > 1 and key == "clients.seed":
         raise InputError.of("--seeds", "left out when clients.seed varies", seeds)
     if out:
@@ -42,10 +69,12 @@ def sweep(
     with progress_bar() as begin:
         advance = begin(f"sweeping {key}")
         total = len(values) * seeds
-        for value in values:
+        for text, value in values.items():
             for seed in range(seeds):
                 drawn = [f"clients.seed={seed}"] if seeds > 1 else []
-                rows.append(_row(file, [*(changes or []), f"{key}={value}", *drawn], value, seed))
+                config = load(file, [*(changes or []), f"{key}={text}", *drawn])
+                row = _row(pinned(config, payment, conservation_rate))
+                rows.append({"value": value, "seed": seed} | row)
                 advance(len(rows) / total)
     from dufl.report.sweep_table import sweep_csv, sweep_figure, sweep_table
 
@@ -61,25 +90,29 @@ def sweep(
         typer.echo(f"written: {folder}/sweep.csv, {folder}/sweep.png, {folder}/sweep.svg")
 
 
-def _axis(axis: str) -> tuple[str, list[str]]:
+def _axis(axis: str) -> tuple[str, dict[str, Any]]:
+    """The key, with its section, and the values by their texts."""
+    from dufl.experiment.config import parse_change
+
     key, equals, text = axis.partition("=")
     parts = re.split(r",(?![^\[{]*[\]}])", text)  # not at a comma inside a list or a table
-    values = [part.strip() for part in parts if part.strip()]
-    if not equals or not values:
+    texts = [part.strip() for part in parts if part.strip()]
+    if not equals or not texts:
         raise InputError.of("the axis", "KEY=V1,V2,…", repr(axis))
-    return key.strip(), values
+    try:
+        parsed = {text: parse_change(f"{key}={text}") for text in texts}
+    except InputError as error:
+        raise (error.about("the axis") if error.field == "changes" else error) from None
+    section, name, _ = parsed[texts[0]]
+    return f"{section}.{name}", {text: value for text, (_, _, value) in parsed.items()}
 
 
-def _row(file: Any, changes: list[str], value: str, seed: int) -> dict[str, Any]:
-    from dufl.experiment.config import load
+def _row(config: "Config") -> dict[str, Any]:
     from dufl.game.plan import algorithm1_rival, certify, solve
 
-    config: Config = load(file, changes)
     best = solve(config.game, competition=config.leader.competition)
     paper = algorithm1_rival(config.game, config.leader.competition)
     return {
-        "value": value,
-        "seed": seed,
         "payment": best.payment,
         "conservation_rate": best.conservation_rate,
         "server_cost": best.server_cost,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, progress_bar, stopping
+from dufl.cli.plan import Payment, Rate
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard e
 def train(
     file: File = None,
     changes: Changes = None,
+    payment: Payment = None,
+    conservation_rate: Rate = None,
     out: RunOut = None,
     resume: Resume = False,
     tensorboard: Events = False,
@@ -35,17 +38,20 @@ def train(
 ) -> None:
     """Train a federation, on buffers that follow the plan or that only get old.
 
-    The sections [data] and [training] of the file say on what and how. With --out everything is kept:
+    The sections [data] and [training] of the file say on what and how. With --payment or
+    --conservation-rate that one is fixed in the plan, as in `dufl plan`. With --out everything is kept:
     metrics of every round, the model, and checkpoints to go on from after a stop.
     """
     from dufl.experiment.files import check_directory
+    from dufl.experiment.planning import pinned
     from dufl.experiment.run_directory import RunDirectory
     from dufl.experiment.train import train as run_training
 
     allow_imports(plugins)
+    check_out(out, resume=resume, tensorboard=tensorboard)
     if out:
         check_directory(out)
-    config = configured(file, changes, out, resume)
+    config = pinned(configured(file, changes, out, resume), payment, conservation_rate)
     again = f" --import-from {shlex.quote(str(plugins))}" if plugins else ""
     go_on = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
     try:
@@ -87,6 +93,13 @@ def report_of(folder: Path) -> Path:
         return write_report([folder], progress=begin("reporting")).path
 
 
+def check_out(out: Path | None, **options: bool) -> None:
+    """Refuse options that need --out where there is none."""
+    for name, given in options.items():
+        if given and out is None:
+            raise InputError(f"--out must be given with --{name}")
+
+
 def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":
     """The configuration that was given; to resume without a file, that of the run with the changes."""
     from dufl.experiment.config import load
@@ -94,8 +107,8 @@ def configured(file: Path | None, changes: list[str] | None, out: Path | None, r
 
     if not resume or file:
         return load(file, changes or [])
-    if out is None:
-        raise InputError("--out must be given with --resume")
+    check_out(out, resume=resume)
+    assert out is not None
     place = RunDirectory(out)
     if not place.exists:
         raise InputError.of("--out", "a directory with a run to resume", out)

@@ -82,7 +82,7 @@ def _fetch_edition(
     except OSError as fault:
         raise InputError(f"{target} must be a folder that can be made: {fault.strerror}") from None
     if not os.access(target, os.W_OK):
-        raise InputError.of("--data-dir", "a folder that can be written to", folder)
+        raise InputError.of("data_dir", "a folder that can be written to", folder)
     for download in edition.downloads:
         addresses = [base.rstrip("/") + "/" + download.name for base in mirrors] if mirrors else None
         path = target / download.name

@@ -25,6 +25,15 @@ _MEANS = (
 )
 
 
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Over seeds, as of a sample (n − 1 below the sum of squares); None of fewer than two.
+
+    >>> standard_deviation([0.9, 0.92]), standard_deviation([0.9])
+    (0.014142135623730963, None)
+    """
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 @dataclass(eq=False)
 class Cell:
     """One algorithm with one policy, over all seeds, as far as it has come."""
@@ -45,14 +54,14 @@ class Cell:
         return np.array([[getattr(record, name) for record in run.records] for run in self.runs], float)
 
     def summary(self) -> dict[str, Any]:
-        """Means over the seeds, and the spread of the accuracy."""
+        """Means over the seeds, and the standard deviation of the final accuracy."""
         each = [run.summary() for run in self.runs]
         return {
             "algorithm": self.algorithm,
             "policy": self.policy,
             "seeds": self.seeds,
             **{name: float(np.mean([one[name] for one in each])) for name in _MEANS},
-            "accuracy_spread": float(np.ptp([one["final_accuracy"] for one in each])),
+            "accuracy_std": standard_deviation([one["final_accuracy"] for one in each]),
             "accuracies": [one["final_accuracy"] for one in each],
         }
 

@@ -1,28 +1,27 @@
-"""One TOML file describes a federation; `--set section.key=value` changes it from the outside.
+"""One TOML file describes a federation; changes `section.key=value` are applied to it from the outside.
 
 Sections are `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`; every key is optional. An unknown
-key is an error that names the nearest known one. Paths in a file are relative to its folder, those of `--set`
-to the current one.
+key is an error that names the nearest known one. Paths in a file are relative to its folder, those of
+changes to the current one.
 """
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from dufl.errors import InputError
+from dufl.errors import InputError, shown
+from dufl.experiment.keys import KEYS, check_keys, home
 from dufl.experiment.sections import ClientsSection, DataSection, LeaderSection, column
+from dufl.experiment.toml import Table, parse, parse_value, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, solve
 from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
-from dufl.inputs import Inputs, unknown_key
+from dufl.inputs import Inputs
 from dufl.learning.settings import Training
-
-Table = dict[str, Any]
 
 
 class Config(Inputs):
@@ -65,16 +64,6 @@ class Config(Inputs):
         return tomli_w.dumps(sections)
 
 
-_KNOWN: dict[str, Iterable[str]] = {
-    "game": [
-        *(name for name in Game.model_fields if name != "clients"),
-        *("strong_convexity", "smoothness", "learning_rate"),
-    ],
-    "clients": list(ClientsSection.model_fields),
-    "leader": list(LeaderSection.model_fields),
-    "data": list(DataSection.model_fields),
-    "training": list(Training.model_fields),
-}
 _PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 
@@ -82,7 +71,7 @@ def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
     """Read a configuration file, apply `section.key=value` changes, and check everything."""
     if path is None:
         return resolve(change({}, changes))
-    table = whole_paths(parse(_read(path), str(path)), path.parent)
+    table = whole_paths(parse(read(path), str(path)), path.parent)
     return resolve(change(table, changes), path.parent, str(path))
 
 
@@ -95,9 +84,9 @@ def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients
         name: of the file, for messages.
         people: the clients, if the CSV file has been read already.
     """
-    _check_keys(table)
+    check_keys(table)
     source = f"{name} " if name else ""
-    sections = {name: _section(table, name) for name in _KNOWN}
+    sections = {name: _section(table, name) for name in KEYS}
     clients = _in_section(source, "clients", lambda: _clients_section(sections["clients"]))
     everyone = _in_section(source, "clients", lambda: clients.clients(folder, people))
     game = _in_section(source, "game", lambda: Game(clients=everyone, **sections["game"]))
@@ -109,20 +98,6 @@ def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients
     data = _in_section(source, "data", lambda: DataSection(**sections["data"]))
     training = _in_section(source, "training", lambda: Training(**sections["training"]))
     return Config(game=game, clients=clients, leader=leader, data=data, training=training)
-
-
-def parse(content: bytes, name: str) -> Table:
-    """The sections in a TOML file of this name, from what is in it."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        raise InputError(f"{name} must be a readable TOML file: {fault}") from None
-    if not text.strip():
-        raise InputError(f"{name} must not be empty: `dufl init` writes an example")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
-        raise InputError(f"{name} must be valid TOML: {fault}") from None
 
 
 def change(table: Table, changes: Iterable[str]) -> Table:
@@ -160,57 +135,27 @@ def _clients_section(values: Table) -> ClientsSection:
     return ClientsSection(**values)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as fault:
-        raise InputError(f"{path} must be a readable TOML file: {fault}") from None
-
-
-def _apply(table: Table, change: str) -> None:
-    key, equals, text = change.partition("=")
-    if not equals:
-        raise InputError.of("--set", "section.key=value", repr(change))
-    section, dot, name = key.strip().partition(".")
-    if not dot:
-        section, name = _home(section), section
-    value = _whole_path(section, name, _value(text.strip()), Path())
+def _apply(table: Table, text: str) -> None:
+    section, name, value = parse_change(text)
     part = table.setdefault(section, {})
     if not isinstance(part, dict):
-        raise InputError.of(section, "a section", repr(part))
-    part[name] = value
+        raise InputError.of(section, "a section", shown(part))
+    part[name] = _whole_path(section, name, value, Path())
 
 
-def _home(name: str) -> str:
-    """The one section that has a key of this name."""
-    homes = [section for section, known in _KNOWN.items() if name in known]
-    if len(homes) == 1:
-        return homes[0]
-    if homes:
-        raise InputError.of("--set", f"one of {', '.join(f'{h}.{name}' for h in homes)}", name)
-    everything = {f"{s}.{k}": None for s, known in _KNOWN.items() for k in known}
-    near = unknown_key(name, {k.partition(".")[2]: None for k in everything}, " in --set")
-    raise InputError(near)
+def parse_change(text: str) -> tuple[str, str, Any]:
+    """Section, key and value of `section.key=value`; the section may be left out if only one has the key.
 
-
-def _value(text: str) -> Any:
-    """A TOML value; what is none is a text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _check_keys(table: Table) -> None:
-    for section, values in table.items():
-        if section not in _KNOWN:
-            raise InputError(unknown_key(section, _KNOWN, " (a section)"))
-        if not isinstance(values, dict):
-            raise InputError.of(f"[{section}]", "a section", repr(values))
-        for key in values:
-            if key not in _KNOWN[section]:
-                known = dict.fromkeys(_KNOWN[section])
-                raise InputError(unknown_key(key, known, f" in [{section}]"))
+    >>> parse_change("num_rounds=50")
+    ('game', 'num_rounds', 50)
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError.of("changes", "section.key=value", shown(text))
+    section, dot, name = key.strip().partition(".")
+    if not dot:
+        section, name = home(section), section
+    return section, name, parse_value(value.strip(), f"{section}.{name}")
 
 
 def _section(table: Table, name: str) -> Table:

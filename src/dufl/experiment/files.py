@@ -51,24 +51,59 @@ def make_directory(path: Path) -> Path:
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:
-    """JSON that every parser reads: infinity is 1e999, which they read as infinity, and NaN is null."""
-    text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
-    return text.replace(f'"{_INFINITE}"', "1e999").replace(f'"-{_INFINITE}"', "-1e999") + "\n"
+    """JSON that every parser reads: NaN is null, and so is an infinite number, with a flag beside it.
+
+    The flag of `x` is `x_infinite`, or `x_minus_infinite` for −∞: true, or for a list the places in it.
+
+    >>> print(to_json({"cost": float("inf"), "each": [1.0, float("inf")]}, indent=None), end="")
+    {"cost": null, "cost_infinite": true, "each": [1.0, null], "each_infinite": [1]}
+    """
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-_INFINITE = "\u221e"
+def from_json(text: str) -> Any:
+    """What `to_json` wrote, with infinite numbers where its flags say so; other nulls are None.
+
+    >>> from_json(to_json({"cost": float("inf"), "each": [1.0, float("-inf")], "loss": float("nan")}))
+    {'cost': inf, 'each': [1.0, -inf], 'loss': None}
+    """
+    return json.loads(text, object_hook=_with_infinite)
+
+
+_FLAGS = {"_infinite": math.inf, "_minus_infinite": -math.inf}
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
+        return {k: v for key, item in value.items() for k, v in _flagged(key, item).items()}
+    if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, float) and math.isinf(value):
-        return _INFINITE if value > 0 else f"-{_INFINITE}"
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _flagged(key: Any, item: Any) -> dict[Any, Any]:
+    """An entry, and the flags that say where it is infinite."""
+    found = {key: _finite(item)}
+    for suffix, infinite in _FLAGS.items():
+        if isinstance(item, float) and item == infinite:
+            found[f"{key}{suffix}"] = True
+        elif isinstance(item, list | tuple):
+            places = [n for n, part in enumerate(item) if isinstance(part, float) and part == infinite]
+            found |= {f"{key}{suffix}": places} if places else {}
+    return found
+
+
+def _with_infinite(values: dict[str, Any]) -> dict[str, Any]:
+    for suffix, infinite in _FLAGS.items():
+        for flag in [key for key in values if key.endswith(suffix)]:
+            item = values.get(flag.removesuffix(suffix), 0)
+            if item is None and values[flag] is True:
+                values[flag.removesuffix(suffix)] = infinite
+                del values[flag]
+            elif isinstance(item, list) and isinstance(values[flag], list):
+                for place in values.pop(flag):
+                    item[place] = infinite
+    return values
 
 
 def _umask() -> int:

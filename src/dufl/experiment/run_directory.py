@@ -26,7 +26,7 @@ from dufl.errors import DuflError, InputError
 from dufl.experiment.arrays import write_plan_arrays
 from dufl.experiment.config import Config
 from dufl.experiment.environment import environment
-from dufl.experiment.files import make_directory, replacing, to_json, write_text
+from dufl.experiment.files import from_json, make_directory, replacing, to_json, write_text
 from dufl.game.plan import Plan
 from dufl.learning.engine import Named
 from dufl.learning.federation import Arrays, Record
@@ -227,8 +227,8 @@ def read_metrics(folder: Path) -> list[Record]:
         raise InputError(f"{path} must be the metrics of a run: {fault}") from None
     for number, line in enumerate(lines):
         try:
-            records.append(_record(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as fault:
+            records.append(_record(from_json(line)))
+        except (ValueError, TypeError, KeyError, IndexError) as fault:
             if number + 1 == len(lines):
                 break
             raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {fault}") from None

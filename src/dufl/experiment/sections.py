@@ -10,7 +10,7 @@ from dufl.data.arrival import Arrival
 from dufl.data.buffer import Discard
 from dufl.data.datasets import Dataset, load_dataset, own_dataset
 from dufl.data.simulation import Simulation
-from dufl.errors import InputError
+from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
 from dufl.game.leader import Algorithm1
 from dufl.game.parameters import Competition, Game
@@ -36,7 +36,8 @@ def column(value: object) -> float | list[float] | Distribution:
     numbers = value if isinstance(value, list) else [value]
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers):
         raise InputError(
-            f"must be a number, a list of numbers, {{low=, high=}} or {{median=, spread=}}, got {value!r}"
+            f"must be a number, a list of numbers, {{low=, high=}} or {{median=, spread=}}, "
+            f"got {shown(value)}"
         )
     return value  # type: ignore[return-value]
 
@@ -82,7 +83,7 @@ class LeaderSection(Algorithm1):
 def _class_order(value: object) -> object:
     listed = isinstance(value, list) and all(type(item) is int for item in value)
     if not listed and value not in ("label", "client"):
-        raise InputError.of("class_order", "'label', 'client' or a list of all classes", repr(value))
+        raise InputError.of("class_order", "'label', 'client' or a list of all classes", shown(value))
     return value
 
 

@@ -97,8 +97,7 @@ def train(
     """
     place = None if out is None else RunDirectory(Path(out))
     if place is None and (resume or tensorboard):
-        option = "--resume" if resume else "--tensorboard"
-        raise InputError(f"--out must be given with {option}")
+        raise InputError(f"out must be given with {'resume' if resume else 'tensorboard'}=True")
     if place is not None:
         place.check_free(config, resume)
         if place.exists and place.summary is not None:
@@ -186,7 +185,7 @@ def _events(place: RunDirectory, begun: int) -> Watch:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InputError("--tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
+        raise InputError("tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
     writer = SummaryWriter(str(place.folder), purge_step=begun)
 
     def write(record: Record) -> None:

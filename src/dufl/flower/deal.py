@@ -1,6 +1,5 @@
 """What server and clients agree on, and how they come to it over the wire."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.files import to_json
+from dufl.experiment.files import from_json, to_json
 from dufl.flower import wire
 from dufl.flower.masking import unmasked
 from dufl.flower.nodes import Nodes, SilentError
@@ -54,7 +53,7 @@ class Deal:
     @classmethod
     def from_json(cls, text: str) -> "Deal":
         """From `deal.json`."""
-        found = json.loads(text)
+        found = from_json(text)
         hashes = {int(client): tuple(map(bytes.fromhex, h)) for client, h in found["hashes"].items()}
         return cls(**found | {"announced_volume": np.array(found["announced_volume"]), "hashes": hashes})
 

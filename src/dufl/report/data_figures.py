@@ -92,7 +92,7 @@ def _draw_ages(
 def check_picture(path: Path) -> None:
     """Refuse, before any work is done, a place where no picture can be written."""
     if path.suffix != ".png" or not path.parent.is_dir():
-        raise InputError.of("--out", "a .png in a folder that exists", path)
+        raise InputError.of("out", "a .png in a folder that exists", path)
 
 
 def save_picture(figure: Figure, path: Path) -> None:

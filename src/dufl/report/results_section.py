@@ -78,23 +78,22 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
 def summary_table(groups: Sequence[Group]) -> str:
     """One row a group."""
     several = any(len(one.runs) > 1 for one in groups)
-    heads = ["runs", *["seeds"] * several, "accuracy, %", *["±"] * several]
+    heads = ["runs", *["seeds"] * several, "accuracy, %", *["± std"] * several]
     heads += ["best, %", "loss", "samples held", "mean age", "payment", "cost U"]
     caption = (
         "Payment and server cost over all rounds; samples held and their age in rounds, mean over rounds"
     )
     if several:
-        caption += ". Each row is the mean over its seeds, ± half of their range"
+        caption += ". Each row is the mean over its seeds, ± the standard deviation of the accuracy"
     return table(caption, heads, [_row(one, several) for one in groups])
 
 
 def _row(one: Group, several: bool) -> list[Cell]:
     found = one.summary
-    final, spread, best = (
-        100 * found[name] for name in ("final_accuracy", "accuracy_spread", "best_accuracy")
-    )
+    final, best = (100 * found[name] for name in ("final_accuracy", "best_accuracy"))
     seeds: list[Cell] = [(f"{len(one.runs)}", len(one.runs))]
-    around: list[Cell] = [(f"{spread:.2f}", spread)]
+    std = found["accuracy_std"]
+    around: list[Cell] = ["–" if std is None else (f"{100 * std:.2f}", 100 * std)]
     return [
         one.name,
         *(seeds if several else []),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dufl.errors import InputError
+from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Config, load
 from dufl.experiment.run_directory import FREE, RunDirectory, read_metrics
 from dufl.experiment.train import Run
@@ -116,15 +117,14 @@ class Group:
 
     @cached_property
     def summary(self) -> Summary:
-        """The mean over the runs of every number in their summaries, and the accuracy's half range."""
+        """The means over the runs of all numbers in their summaries, and the accuracy's deviation."""
         each = [run.summary() for run in self.runs]
         means = {
             name: float(np.mean([one[name] for one in each]))
             for name, value in each[0].items()
             if isinstance(value, int | float)
         }
-        final = [one["final_accuracy"] for one in each]
-        return means | {"accuracy_spread": (max(final) - min(final)) / 2}
+        return means | {"accuracy_std": standard_deviation([one["final_accuracy"] for one in each])}
 
 
 def read_runs(places: Iterable[Path]) -> list[Stored]:

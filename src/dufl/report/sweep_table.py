@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,7 @@ def sweep_table(key: str, rows: list[Row]) -> Table:
     table.add_column(key.partition(".")[2] or key, justify="right")
     for name, _ in _COLUMNS:
         table.add_column(name, justify="right")
-    for value in dict.fromkeys(row["value"] for row in rows):
-        group = [row for row in rows if row["value"] == value]
+    for value, group in _by_value(rows).items():
         table.add_row(value, *(_range([get(row) for row in group], name) for name, get in _COLUMNS))
     return table
 
@@ -33,17 +33,28 @@ def sweep_csv(key: str, rows: list[Row]) -> str:
     names = [key if name == "value" else name for name in rows[0]]
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows(row.values() for row in rows)
+    writer.writerows((row | {"value": _text(row["value"])}).values() for row in rows)
     return stream.getvalue()
+
+
+def _text(value: Any) -> str:
+    """A value as one types it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _by_value(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each value: one a seed."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_text(row["value"]), []).append(row)
+    return groups
 
 
 def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
     """Payment, conservation rate and cost over the values, for both leaders."""
-    values = list(dict.fromkeys(row["value"] for row in rows))
-    try:
-        places = [float(value) for value in values]
-    except ValueError:
-        places = [float(n) for n in range(len(values))]
+    by_value = _by_value(rows)
+    numbers = all(type(row["value"]) in (int, float) for row in rows)
+    places = [float(value) if numbers else float(n) for n, value in enumerate(by_value)]
     panels = (
         ("payment", "payment per round R"),
         ("conservation_rate", "conservation rate θ"),
@@ -57,11 +68,13 @@ def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
                 ("anticipating", own, BLUE, "o-"),
                 ("Algorithm 1", f"algorithm1_{name}", ORANGE, "s--"),
             ):
-                groups = [[_number(r[field]) for r in rows if r["value"] == v] for v in values]
+                groups = [[_number(row[field]) for row in group] for group in by_value.values()]
                 axis.plot(places, [np.mean(g) for g in groups], mark, color=color, ms=4, label=label)
                 low, high = [min(g) for g in groups], [max(g) for g in groups]
                 axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
             axis.set(title=title, xlabel=key)
+            if not numbers:
+                axis.set_xticks(places, by_value)
             axis.set_ylim(bottom=0)
         axes[0].legend()
         return save(figure, folder, "sweep")
@@ -73,7 +86,10 @@ def _number(value: float | None) -> float:
 
 
 def _saving(ours: str, theirs: str) -> Callable[[Row], float | None]:
-    return lambda row: 100 * (1 - row[ours] / row[theirs]) if row[theirs] else None
+    """How much less ours is, in percent; nothing where theirs is nothing or without bound."""
+    return lambda row: (
+        100 * (1 - row[ours] / row[theirs]) if row[theirs] and math.isfinite(row[theirs]) else None
+    )
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], float | None]], ...] = (

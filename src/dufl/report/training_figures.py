@@ -57,7 +57,9 @@ def write_comparison(cells: list[Cell], folder: Path) -> list[Path]:
             axes.plot(rounds, curve.mean(axis=0), line, color=colour, label=label)
             if len(curve) > 1:
                 axes.fill_between(rounds, curve.min(axis=0), curve.max(axis=0), color=colour, alpha=0.2, lw=0)
-        axes.set(title="Test accuracy", xlabel="round", ylabel="%")
+        several = any(len(cell.runs) > 1 for cell in cells)
+        title = "Test accuracy, mean and range of the seeds" if several else "Test accuracy"
+        axes.set(title=title, xlabel="round", ylabel="%")
         axes.legend(loc="lower right")
         written = save(figure, folder, "comparison")
     csv = folder / "comparison.csv"

@@ -49,12 +49,15 @@ def run_table(run: Run) -> RenderableType:
 
 
 def comparison_table(cells: list[Cell], rounds: int) -> Table:
-    """What `dufl compare` prints, and shows while it runs; it fits a narrow terminal."""
+    """What `dufl compare` prints, and shows while it runs; it fits a narrow terminal.
+
+    With several seeds, ± std is the standard deviation of the accuracy over them, in points.
+    """
     several = len(cells[0].seeds) > 1
     table = Table(box=None, padding=(0, 1))
     table.add_column("algorithm", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    for name in ("accuracy %", *["± %"] * several, "loss", "mean age", "payment", "cost", "time"):
+    for name in ("accuracy %", *["± std"] * several, "loss", "mean age", "payment", "cost", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         table.add_row(cell.algorithm, cell.policy, *_cell(cell, rounds, several))
@@ -66,7 +69,7 @@ def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
         found = cell.summary()
         return [
             f"{100 * found['final_accuracy']:.2f}",
-            *[f"{50 * found['accuracy_spread']:.2f}"] * several,
+            *([f"{100 * found['accuracy_std']:.2f}"] if several else []),
             f"{found['final_loss']:.3f}",
             f"{found['mean_age']:.1f}",
             f"{found['total_payment']:,.0f}",

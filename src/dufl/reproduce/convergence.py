@@ -7,7 +7,7 @@ import numpy as np
 from dufl.game.leader import Algorithm1, Trace
 from dufl.game.plan import Plan, solve
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
 
 KINDS = {
     "plain": Algorithm1(search="direct", tolerance=0.0),
@@ -38,7 +38,8 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         for (kind, draw), trace in traces.items()
         for j in range(len(trace.payment))
     ]
-    settings = {"draws of costs": scale.draws, "rounds": 100, "clients": 15, "σ": 0.75}
+    game = game_of(0)
+    settings = {"draws of costs": scale.draws, **settings_of(game), "σ": game.time_sensitivity}
     written = [write_rows(out / "convergence.csv", rows), *_draw(traces, out)]
     return Item("convergence", _claims(traces, plans, scale), settings, [path.name for path in written])
 

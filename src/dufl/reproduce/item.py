@@ -103,6 +103,7 @@ class Item:
         settings: with which it was run, in words that people read.
         files: that were written.
         notes: what experiments on a difference from the paper found, a sentence or two each.
+        rows: the numbers themselves, where people want to see them beside the claims.
         seconds: of training, also in earlier calls; 0 if nothing is trained.
     """
 
@@ -111,6 +112,7 @@ class Item:
     settings: dict[str, Any]
     files: list[str]
     notes: list[str] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,6 +123,11 @@ class Item:
 def game_of(draw: int, **values: Any) -> Game:
     """The paper's game with one draw of the clients' costs."""
     return Game(clients=Clients.draw(15, draw), **values)
+
+
+def settings_of(game: Game) -> dict[str, Any]:
+    """What is told of a game beside its results."""
+    return {"rounds": game.num_rounds, "clients": game.clients.size}
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

@@ -2,16 +2,17 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dufl.errors import InputError
-from dufl.experiment.config import load
-from dufl.experiment.files import to_json, write_text
+from dufl.experiment.config import load, parse_change
+from dufl.experiment.files import make_directory, to_json, write_text
 from dufl.inputs import unknown_key
 from dufl.reproduce import clients, convergence, leaders, sensitivity, server, table, updates
 from dufl.reproduce.item import Advance, Item, Scale, unwatched
+from dufl.reproduce.training import of_the_setting
 
 ITEMS: dict[str, Callable[..., Item]] = {
     "convergence": convergence.reproduce,
@@ -22,7 +23,12 @@ ITEMS: dict[str, Callable[..., Item]] = {
     "table": table.reproduce,
     "leaders": leaders.reproduce,
 }
-TRAINED = {"server", "table", "leaders"}  # items that take changes of the configuration
+TRAINED = {  # items that take changes of the configuration, but of these keys, which they set themselves
+    "server": server.FIXED,
+    "table": table.FIXED,
+    "leaders": leaders.FIXED,
+}
+_PARTS = {"claims", "settings", "files", "notes", "run", "seconds"}  # of an item that was run
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -51,29 +57,77 @@ def reproduce(
         only: which cells of the table; see `table.cells`.
         begin: called with the name of an item, for a function that is told how far it has come.
     """
-    table.cells(scale, only)  # a wrong name is met before hours of work
-    load(None, changes)
+    wanted = chosen(names)
+    needed = _needed(wanted, scale, changes, only)  # what is wrong is met before hours of work
     path = out / "reproduction.json"
     done = _read(path)
-    for name in chosen(names):
+    keys = {name: _key(name, scale, changes, only, needed) for name in wanted}
+    due = [name for name in wanted if done.get(name, {}).get("run") != keys[name]]
+    _check_data({dataset for name in due for dataset in needed.get(name, ())}, changes)
+    make_directory(out)
+    for name in due:
         told: dict[str, Sequence[str]] = {"changes": changes} if name in TRAINED else {}
         if name == "table":
             told["only"] = only
-        key = {"scale": scale.name} | {option: list(values) for option, values in told.items()}
-        if done.get(name, {}).get("run") == key:
-            continue
         began, advance = time.perf_counter(), begin(name)
         item = ITEMS[name](scale, out, advance, **told)
         took = item.seconds or time.perf_counter() - began
-        done[name] = item.to_dict() | {"run": key, "seconds": took}
+        done[name] = item.to_dict() | {"run": keys[name], "seconds": took}
         write_text(path, to_json(done))
     return {name: done[name] for name in ITEMS if name in done}
+
+
+def _needed(
+    wanted: Sequence[str], scale: Scale, changes: Sequence[str], only: Sequence[str]
+) -> dict[str, list[str]]:
+    """The datasets of each item that is trained; names and changes that cannot be are refused."""
+    data_dir = load(None, changes).data.data_dir
+    cells = table.cells(scale, only, data_dir)
+    trained = [name for name in wanted if name in TRAINED]
+    if changes and not trained:
+        raise InputError.of("changes", f"for an item that is trained ({', '.join(TRAINED)})", "none of them")
+    if only and "table" not in wanted:
+        raise InputError.of("only", "for the table, whose cells it chooses", ", ".join(wanted))
+    for name in trained:
+        for text in changes:
+            section, key, _ = parse_change(text)
+            if f"{section}.{key}" in TRAINED[name]:
+                rule = f"without {section}.{key}, which the item {name} sets itself"
+                raise InputError.of("changes", rule, text)
+    every = {
+        "server": [scale.pictures, scale.leaders],
+        "table": list(dict.fromkeys(cell.dataset for cell in cells)),
+        "leaders": [scale.leaders],
+    }
+    return {name: every[name] for name in trained}
+
+
+def _key(
+    name: str, scale: Scale, changes: Sequence[str], only: Sequence[str], needed: dict[str, list[str]]
+) -> dict[str, Any]:
+    """With what an item is run: the same again is not run again."""
+    key: dict[str, Any] = {"scale": scale.name}
+    if name in TRAINED:
+        key["changes"] = of_the_setting(changes)
+    if name == "table":
+        key |= {"only": list(only), "datasets": needed[name]}
+    return key
+
+
+def _check_data(datasets: Iterable[str], changes: Sequence[str]) -> None:
+    """Load every dataset once: one that is missing or damaged is met before anything is trained."""
+    for dataset in sorted(datasets):
+        load(None, [f"data.dataset={dataset}", *changes]).data.load()
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        done = dict(json.loads(path.read_text(encoding="utf-8")))
+        lacking = [name for name, item in done.items() if not dict(item).keys() >= _PARTS]
     except (OSError, ValueError, TypeError) as fault:
         raise InputError(f"{path} must be what a reproduction wrote: {fault}") from None
+    if lacking:
+        raise InputError(f"{path} must be what a reproduction wrote: {', '.join(lacking)} is not whole")
+    return done

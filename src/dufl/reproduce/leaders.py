@@ -9,11 +9,12 @@ import numpy as np
 from dufl.experiment.config import Config, load
 from dufl.experiment.train import Run
 from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_rows
 from dufl.reproduce.training import ALGORITHM1, on, seconds_of, train_all
 
 SIGMAS = (1.25, 0.75)
 LEADERS = {"algorithm1": ALGORITHM1, "anticipating": ("leader.method=anticipating",)}
+FIXED = ("game.time_sensitivity", "leader.method", "training.seed")  # keys that the item itself sets
 LITTLE = 2.0  # points of accuracy
 EQUAL = 0.5
 
@@ -55,10 +56,10 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
         "dataset": first.data.dataset,
         "algorithm": first.training.algorithm,
         "seeds": scale.seeds,
-        "rounds": first.game.num_rounds,
+        **settings_of(first.game),
         "epochs": first.training.epochs,
     }
-    written = [write_rows(out / "leaders.csv", rows), *_draw(rows, out)]
+    written = [write_rows(out / "leaders.csv", rows), *_draw(rows, scale.seeds, out)]
     seconds = seconds_of(runs.values())
     return Item("leaders", judge(rows), settings, [path.name for path in written], seconds=seconds)
 
@@ -122,7 +123,7 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
     return claims
 
 
-def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
+def _draw(rows: list[dict[str, Any]], seeds: int, out: Path) -> list[Path]:
     with style():
         figure, panels = new_figure(9.0, 3.7, ncols=2)
         for axes, sigma in zip(panels, SIGMAS, strict=True):
@@ -153,7 +154,8 @@ def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
                         fontsize=7,
                         color=colour,
                     )
-            axes.set(title=f"Accuracy in %, σ = {sigma:g}", xlabel="paid in all rounds")
+            bars = "; bars: range of the seeds" if seeds > 1 else ""
+            axes.set(title=f"Accuracy in %, σ = {sigma:g}{bars}", xlabel="paid in all rounds")
             axes.margins(0.2, 0.3)
         panels[1].legend(loc="lower right", fontsize=7)
         return save(figure, out, "leaders")

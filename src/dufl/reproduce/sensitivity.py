@@ -9,7 +9,7 @@ import numpy as np
 from dufl.game.leader import FIXED_POINT
 from dufl.game.plan import Plan, solve
 from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
 
 SIGMAS = (0.41, 0.42, 0.50, 0.75, 1.00, 1.25)
 LEADERS = ("algorithm1", "anticipating")
@@ -52,8 +52,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     written = [write_rows(out / "sensitivity.csv", rows), *_draw(curves, thresholds, out)]
     settings = {
         "draws of costs": scale.draws,
-        "rounds": 100,
-        "clients": 15,
+        **settings_of(game_of(0)),
         "σ": list(SIGMAS),
         "thresholds known within": 1.25 / 2**scale.steps,
     }

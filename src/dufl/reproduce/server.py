@@ -10,11 +10,12 @@ from dufl.experiment.train import Run
 from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium, solve
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_rows
 from dufl.reproduce.training import on, seconds_of, train_all
 from dufl.reproduce.updates import PAYMENTS, RATES, offers
 
 ANTICIPATING = "anticipating"
+FIXED = ("game.payment_range", "game.conservation_range")  # keys that the item itself sets
 NOISES = (0.5, 4.0, 16.0)
 
 
@@ -36,8 +37,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
     settings = {
         "dataset": base.data.dataset,
         "model": base.training.model,
-        "rounds": base.game.num_rounds,
-        "clients": base.game.clients.size,
+        **settings_of(base.game),
         "samples at the start": int(base.game.clients.initial_volume.max()),
         "epochs": base.training.epochs,
         "batch": base.training.batch_size,
@@ -51,8 +51,9 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
     accuracy = {name: 100 * late(run) for name, run in runs.items()}
     cost = {name: run.records[-1].server_cost for name, run in runs.items()}
     notes = [cost_note(base.game, wanted["*"][0]), ageing_note(scale, out, wanted, advance, changes)]
+    files = [path.name for path in written]
     seconds = seconds_of(runs.values())
-    return Item("server", judge(accuracy, cost), settings, [path.name for path in written], notes, seconds)
+    return Item("server", judge(accuracy, cost), settings, files, notes, seconds=seconds)
 
 
 def config_of(scale: Scale, payment: float, rate: float, changes: Sequence[str]) -> Config:
@@ -100,6 +101,7 @@ def ageing_note(
     }
     folder = out / "server-ageing"
     runs = train_all(configs, folder, lambda share, now="": advance(0.9 + 0.1 * share, now))
+    dataset = next(iter(configs.values())).data.dataset
     said = "; ".join(
         f"{noise:g}: " + ", ".join(f"{100 * late(runs[f'noise={noise:g}-{k}']):.1f} %" for k in range(4))
         for noise in NOISES
@@ -107,7 +109,7 @@ def ageing_note(
     return (
         "When does a large θ make the model worse? It means more data, and older data; how much the age "
         "hurts is for `data.noise_scale` to say, which the paper does not print. Accuracy of logistic "
-        f"regression on {scale.leaders} at θ = {RATES[0]}, θ*, {RATES[1]} and {RATES[2]}, by `noise_scale` "
+        f"regression on {dataset} at θ = {RATES[0]}, θ*, {RATES[1]} and {RATES[2]}, by `noise_scale` "
         f"(0.5 is what brings Table 1 about): {said}."
     )
 

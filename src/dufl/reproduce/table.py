@@ -9,16 +9,24 @@ import numpy as np
 
 from dufl.data.datasets import listing
 from dufl.errors import InputError
+from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Config, load
 from dufl.experiment.train import Run
 from dufl.inputs import unknown_key
-from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
 from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
-from dufl.reproduce.training import ALGORITHM1, MODELS, on, train_all
+from dufl.reproduce.table_figure import draw_table
+from dufl.reproduce.training import ALGORITHM1, MODELS, of_the_setting, on, train_all
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
 POLICIES = ("static", "dufl")
 SIGMAS = (1.25, 0.75, 0.0)
+FIXED = (  # keys that a cell itself sets
+    "data.dataset",
+    "game.time_sensitivity",
+    "training.algorithm",
+    "training.policy",
+    "training.seed",
+)
 # What the paper prints, in percent: by dataset and σ, static and +DUFL of each algorithm in turn.
 PRINTED = {
     ("mnist", 1.25): (57.9, 91.8, 58.1, 91.7, 58.8, 91.5),
@@ -36,6 +44,15 @@ PRINTED = {
     ("cifar100", 1.25): (44.5, 56.7, 46.2, 56.9, 47.8, 59.0),
     ("cifar100", 0.75): (54.9, 57.1, 56.8, 58.0, 59.2, 60.1),
     ("cifar100", 0.0): (57.6, 57.6, 59.2, 59.2, 63.5, 63.5),
+}
+SETTINGS = {  # what is told beside the table, by the columns of its file
+    "leader": "leader",
+    "rounds": "num_rounds",
+    "clients": "num_clients",
+    "samples at the start": "initial_volume",
+    "epochs": "epochs",
+    "batch": "batch_size",
+    "learning rate": "learning_rate",
 }
 NEAR = 3.0  # points
 FAR = 5.0
@@ -60,8 +77,10 @@ class Cell(NamedTuple):
         return None if row is None else row[place]
 
 
-def cells(scale: Scale, only: Sequence[str] = ()) -> list[Cell]:
+def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -> list[Cell]:
     """Those of a scale; of each kind that `only` names something of, those that have one of the names.
+
+    At a scale that takes the datasets it finds, one that `only` names is taken in any case.
 
     >>> from dufl.reproduce.item import PAPER
     >>> [str(cell) for cell in cells(PAPER, ["svhn", "fedavg", "1.25"])]
@@ -70,9 +89,11 @@ def cells(scale: Scale, only: Sequence[str] = ()) -> list[Cell]:
     kinds = (scale.datasets, tuple(f"{sigma:g}" for sigma in SIGMAS), ALGORITHMS, POLICIES)
     for name in only:
         if not any(name in kind for kind in kinds):
-            raise InputError(unknown_key(name, dict.fromkeys(n for k in kinds for n in k), " in --only"))
+            raise InputError(
+                unknown_key(name, dict.fromkeys(n for k in kinds for n in k), " (cells of the table)")
+            )
     kept = [[name for name in kind if name in only] or kind for kind in kinds]
-    datasets = kept[0] if not scale.found else [name for name in kept[0] if _here(name)]
+    datasets = [name for name in kept[0] if not scale.found or name in only or _here(name, data_dir)]
     return [
         Cell(dataset, float(sigma), algorithm, policy)
         for dataset in datasets
@@ -82,15 +103,15 @@ def cells(scale: Scale, only: Sequence[str] = ()) -> list[Cell]:
     ]
 
 
-def _here(dataset: str) -> bool:
-    return listing(dataset, None, check=False).state != "missing"
+def _here(dataset: str, data_dir: str | None) -> bool:
+    return listing(dataset, None if data_dir is None else Path(data_dir), check=False).state != "missing"
 
 
 def reproduce(
     scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Item:
     """Train every cell that is asked for, and add it to the table that is there."""
-    wanted = cells(scale, only)
+    wanted = cells(scale, only, load(None, changes).data.data_dir)
     configs = {
         f"{cell}-{seed}": config_of(scale, cell, seed, changes)
         for cell in wanted
@@ -102,18 +123,19 @@ def reproduce(
         rows[cell] = _row(cell, [run for name, run in runs.items() if name.startswith(f"{cell}-")], changes)
     order = {name: place for place, name in enumerate(["digits", *dict.fromkeys(d for d, _ in PRINTED)])}
     listed = [rows[cell] for cell in sorted(rows, key=lambda cell: _place(cell, order))]
-    written = [write_rows(out / "table.csv", listed), *_draw(listed, out)]
-    settings = {
-        "leader": "algorithm1",
-        "rounds": 100,
-        "clients": 15,
-        "samples at the start": 1000,
-        "epochs": scale.epochs,
-        "batch": 64,
-        "learning rate": 0.01,
-    }
+    written = [write_rows(out / "table.csv", listed), *draw_table(listed, SIGMAS, ALGORITHMS, out)]
+    files = [path.name for path in written]
     seconds = sum(row["seconds"] for row in listed)
-    return Item("table", judge(listed), settings, [path.name for path in written], seconds=seconds)
+    return Item("table", judge(listed), _settings(listed), files, rows=listed, seconds=seconds)
+
+
+def _settings(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """With what the rows were run: a value, or all values that there are."""
+    told = {}
+    for name, column in SETTINGS.items():
+        values = list(dict.fromkeys(row[column] for row in rows))
+        told[name] = values[0] if len(values) == 1 else values
+    return told
 
 
 def _place(cell: Cell, order: dict[str, int]) -> tuple[int, int, int, int]:
@@ -124,20 +146,27 @@ def _place(cell: Cell, order: dict[str, int]) -> tuple[int, int, int, int]:
 def _row(cell: Cell, runs: list[Run], changes: Sequence[str]) -> dict[str, Any]:
     ours = [100 * run.accuracy for run in runs]
     summaries = [run.summary() for run in runs]
-    mean, theirs = float(np.mean(ours)), cell.printed
+    mean, theirs, config = float(np.mean(ours)), cell.printed, runs[0].config
     return {
         "dataset": cell.dataset,
         "time_sensitivity": cell.sigma,
         "algorithm": cell.algorithm,
         "policy": cell.policy,
         "accuracy": mean,
-        "spread": float(np.ptp(ours)),
+        "std": standard_deviation(ours),
         "paper": theirs,
         "difference": None if theirs is None else mean - theirs,
         "payment": float(np.mean([summary["total_payment"] for summary in summaries])),
         "seeds": len(runs),
-        "model": runs[0].config.training.model,
-        "changes": " ".join(changes),
+        "model": config.training.model,
+        "leader": config.leader.method,
+        "num_rounds": config.game.num_rounds,
+        "num_clients": config.game.clients.size,
+        "initial_volume": int(config.game.clients.initial_volume.max()),
+        "epochs": config.training.epochs,
+        "batch_size": config.training.batch_size,
+        "learning_rate": config.training.learning_rate,
+        "changes": " ".join(of_the_setting(changes)),
         "fingerprint": summaries[0]["fingerprint"],
         "seconds": float(sum(summary["seconds"] for summary in summaries)),
     }
@@ -148,14 +177,22 @@ def cell_of(row: dict[str, Any]) -> Cell:
     return Cell(row["dataset"], float(row["time_sensitivity"]), row["algorithm"], row["policy"])
 
 
+_NUMBERS = (
+    *("time_sensitivity", "accuracy", "std", "paper", "difference", "payment"),
+    *("learning_rate", "seconds"),
+)
+_INTEGERS = ("seeds", "num_rounds", "num_clients", "initial_volume", "epochs", "batch_size")
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of `table.csv`, numbers as numbers."""
     with path.open(encoding="utf-8") as stream:
         rows: list[dict[str, Any]] = list(csv.DictReader(stream))
     for row in rows:
-        for name in ("time_sensitivity", "accuracy", "spread", "paper", "difference", "payment", "seconds"):
+        for name in _NUMBERS:
             row[name] = float(row[name]) if row[name] else None
-        row["seeds"] = int(row["seeds"])
+        for name in _INTEGERS:
+            row[name] = int(row[name])
     return rows
 
 
@@ -195,7 +232,8 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
         gains = [new["accuracy"] - old["accuracy"] for cell, new, old in pairs if cell.sigma > 0]
         if gains:
             far = _far(dataset)
-            statement = f"{dataset}: data update gains at least {far:.1f} points at σ = 1.25 and 0.75"
+            sigmas = " and ".join(f"{s:g}" for s in SIGMAS if any(c.sigma == s > 0 for c, _, _ in pairs))
+            statement = f"{dataset}: data update gains at least {far:.1f} points at σ = {sigmas}"
             claims.append(Claim(statement, min(gains) >= far, f"{min(gains):.1f} to {max(gains):.1f} points"))
         equal = [new["fingerprint"] == old["fingerprint"] for cell, new, old in pairs if cell.sigma == 0]
         if equal:
@@ -229,49 +267,3 @@ def _far(dataset: str) -> float:
         for place in range(len(ALGORITHMS))
     ]
     return min([FAR, *gains])
-
-
-def _draw(rows: list[dict[str, Any]], out: Path) -> list[Path]:
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    with style():
-        figure, panels = new_figure(9.5, 2.9 * len(datasets), nrows=len(datasets), ncols=3, squeeze=False)
-        for i, dataset in enumerate(datasets):
-            for j, sigma in enumerate(SIGMAS):
-                axes = panels[i][j]
-                for offset, policy, colour in ((-0.2, "static", ORANGE), (0.2, "dufl", BLUE)):
-                    found = [
-                        row
-                        for row in rows
-                        if (row["dataset"], row["time_sensitivity"], row["policy"])
-                        == (dataset, sigma, policy)
-                    ]
-                    if not found:
-                        continue
-                    places = np.array([ALGORITHMS.index(row["algorithm"]) for row in found]) + offset
-                    bars = axes.bar(places, [r["accuracy"] for r in found], 0.38, color=colour, label=policy)
-                    axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-                    known = [(x, r["paper"]) for x, r in zip(places, found, strict=True) if r["paper"]]
-                    if known:
-                        label = "the paper's" if policy == "dufl" else None
-                        axes.plot(*zip(*known, strict=True), "k_", markersize=13, label=label)
-                axes.set(
-                    title=f"{dataset}{_star(rows, dataset)}, σ = {sigma:g}",
-                    ylim=(0, 108),
-                    xticks=range(len(ALGORITHMS)),
-                    xlim=(-0.6, 2.6),
-                )
-                axes.set_xticklabels(ALGORITHMS)
-                axes.grid(visible=False)
-                if not axes.patches:
-                    axes.set_axis_off()
-                    axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
-        panels[0][0].set_ylabel("accuracy, %")
-        panels[0][0].legend(loc="lower center", ncols=3, fontsize=7, frameon=True)
-        if any(row["changes"] for row in rows):
-            figure.supxlabel("* not the paper's setting", x=0.01, ha="left", fontsize=8)
-        return save(figure, out, "table")
-
-
-def _star(rows: list[dict[str, Any]], dataset: str) -> str:
-    """A mark where the setting is not the paper's."""
-    return "*" if any(row["changes"] for row in rows if row["dataset"] == dataset) else ""

@@ -1,10 +1,11 @@
 """Training for the reproduction: each run in its own directory, so that none is run twice."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dufl.data.datasets import Dataset
-from dufl.experiment.config import Config
+from dufl.experiment.config import Config, parse_change
+from dufl.experiment.run_directory import FREE
 from dufl.experiment.train import Run, train
 from dufl.learning.federation import Record
 from dufl.reproduce.item import Advance
@@ -17,6 +18,11 @@ def on(dataset: str, epochs: int) -> list[str]:
     """The paper's way to train on a dataset, as changes of the configuration."""
     model = MODELS.get(dataset, "logistic")
     return [f"data.dataset={dataset}", f"training.model={model}", f"training.epochs={epochs}"]
+
+
+def of_the_setting(changes: Sequence[str]) -> list[str]:
+    """The changes that a result depends on: not where the data are, nor how many workers train."""
+    return [text for text in changes if parse_change(text)[:2] not in FREE]
 
 
 def seconds_of(runs: Iterable[Run]) -> float:

@@ -10,7 +10,7 @@ from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium, solve
 from dufl.game.population import Clients
 from dufl.report.figures import BLUE, GREEN, ORANGE, RED, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, write_rows
+from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
 
 RATES = (0.12, 0.82, 0.92)  # at the optimal payment
 PAYMENTS = (13.18, 203.18, 423.18)  # at the optimal rate
@@ -51,9 +51,8 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     written = [write_rows(out / "updates.csv", rows), *_draw(drawn, out)]
     settings = {
         "draws of costs": scale.draws,
-        "rounds": 100,
-        "clients": 15,
-        "σ": 0.75,
+        **settings_of(game_of(0)),
+        "σ": game_of(0).time_sensitivity,
         "θ at R*": list(RATES),
         "R at θ*": list(PAYMENTS),
     }

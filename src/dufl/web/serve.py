@@ -22,12 +22,13 @@ def free_port(host: str, wanted: int | None) -> int:
     """The port that is wanted, which must be free; or the first one that is."""
     if wanted is not None:
         if not _is_free(host, wanted):
-            raise InputError.of("--port", f"free on {host}", f"{wanted}, which is in use")
+            raise InputError.of("port", f"free on {host}", f"{wanted}, which is in use")
         return wanted
     for port in range(FIRST_PORT, FIRST_PORT + _TRIED):
         if _is_free(host, port):
             return port
-    raise InputError(f"--port must be given: none from {FIRST_PORT} to {FIRST_PORT + _TRIED - 1} is free")
+    last = FIRST_PORT + _TRIED - 1
+    raise InputError.of("port", "given", f"none, and none from {FIRST_PORT} to {last} is free")
 
 
 def is_local(host: str) -> bool:
@@ -109,6 +110,6 @@ def _is_free(host: str, port: int) -> bool:
             if fault.errno == errno.EADDRINUSE:
                 return False
             if fault.errno == errno.EACCES:
-                raise InputError.of("--port", "one that you may listen on", port) from None
-            raise InputError.of("--host", "an address of this machine", host) from None
+                raise InputError.of("port", "one that you may listen on", port) from None
+            raise InputError.of("host", "an address of this machine", host) from None
     return True

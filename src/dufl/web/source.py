@@ -8,7 +8,8 @@ from typing import Any
 import tomli_w
 
 from dufl.errors import InputError
-from dufl.experiment.config import Config, Table, change, load, parse, resolve, whole_paths
+from dufl.experiment.config import Config, change, load, resolve, whole_paths
+from dufl.experiment.toml import Table, parse, read
 from dufl.game.population import Clients
 
 
@@ -74,7 +75,7 @@ def begin(path: Path | None) -> Source:
     if path is None:
         return Source()
     file = load(path).clients.file
-    table = whole_paths(parse(path.read_bytes(), str(path)), path.parent)
+    table = whole_paths(parse(read(path), str(path)), path.parent)
     people = None if file is None else ClientsFile(file, (path.parent / file).read_bytes())
     return Source(str(path), tomli_w.dumps(table), people)
 

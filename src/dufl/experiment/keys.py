@@ -1,0 +1,137 @@
+"""The keys of a configuration, the paper's letters for them, and what to say of one that does not exist."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from dufl.errors import InputError, shown
+from dufl.experiment.sections import ClientsSection, DataSection, LeaderSection
+from dufl.game.parameters import Game
+from dufl.inputs import nearest, unknown_key
+from dufl.learning.settings import Training
+
+KEYS: dict[str, Sequence[str]] = {
+    "game": [
+        *(name for name in Game.model_fields if name != "clients"),
+        *("strong_convexity", "smoothness", "learning_rate"),
+    ],
+    "clients": list(ClientsSection.model_fields),
+    "leader": list(LeaderSection.model_fields),
+    "data": list(DataSection.model_fields),
+    "training": list(Training.model_fields),
+}
+
+# What else people call a key: first the letter of a paper, if it has one, then other names.
+SYMBOLS: dict[str, tuple[str, ...]] = {
+    "game.num_rounds": ("T", "rounds", "n_rounds", "num_global_rounds", "horizon"),
+    "game.time_sensitivity": ("σ", "sigma"),
+    "game.sampling_noise": ("ψ", "psi"),
+    "game.payment_weight": ("γ", "gamma"),
+    "game.decay": ("κ1", "kappa1"),
+    "game.volume_weight": ("κ2", "kappa2"),
+    "game.staleness_weight": ("κ3", "kappa3"),
+    "game.strong_convexity": ("μ", "mu"),
+    "game.smoothness": ("β", "beta"),
+    "game.learning_rate": ("η", "eta"),
+    "game.payment_range": ("R", "payment", "reward"),
+    "game.conservation_range": ("θ", "theta", "conservation_rate"),
+    "clients.count": ("N", "clients", "num_clients", "n_clients"),
+    "clients.initial_volume": ("D", "D0", "volume", "samples", "num_samples"),
+    "clients.collection_cost": ("α", "alpha"),
+    "clients.training_cost": ("β", "beta"),
+    "clients.initial_staleness": ("S", "S0", "staleness"),
+    "leader.method": ("", "leader"),
+    "data.skew": ("", "dirichlet_alpha", "heterogeneity"),
+    "training.proximal_weight": ("μ", "mu", "proximal_mu"),
+    "training.dynamic_weight": ("α", "alpha", "feddyn_alpha"),
+    "training.learning_rate": ("η", "eta", "lr"),
+    "training.epochs": ("E", "local_epochs", "num_epochs"),
+    "training.batch_size": ("B", "batch", "batchsize"),
+    "training.participation": ("C", "fraction_train", "fraction_fit", "client_fraction"),
+    "training.dropout": ("", "client_dropout"),
+}
+
+
+def home(name: str) -> str:
+    """The one section that has a key of this name.
+
+    >>> home("num_rounds")
+    'game'
+    """
+    sections = [section for section, known in KEYS.items() if name in known]
+    if len(sections) == 1:
+        return sections[0]
+    if sections:
+        raise InputError.of("changes", f"one of {', '.join(f'{s}.{name}' for s in sections)}", name)
+    raise InputError(unknown(name))
+
+
+def check_keys(table: dict[str, object]) -> None:
+    """Refuse sections and keys that do not exist."""
+    for section, values in table.items():
+        if section not in KEYS and not isinstance(values, dict):
+            raise InputError(unknown(section))
+        if section not in KEYS:
+            raise InputError(unknown_key(section, KEYS, " (a section)"))
+        if not isinstance(values, dict):
+            raise InputError.of(f"[{section}]", "a section", shown(values))
+        for key in values:
+            if key not in KEYS[section]:
+                raise InputError(unknown(key, section))
+
+
+def unknown(key: str, section: str = "") -> str:
+    """The sentence for a key that does not exist, with the key that was probably meant.
+
+    >>> unknown("sigma")
+    "unknown key 'sigma': did you mean 'game.time_sensitivity' (σ)?"
+    >>> unknown("num_round", "game")
+    "unknown key 'num_round' in [game]: did you mean 'num_rounds'?"
+    >>> unknown("epochs", "game")
+    "unknown key 'epochs' in [game]: did you mean 'training.epochs' (E)?"
+    """
+    where = f" in [{section}]" if section else ""
+    near = nearest(key, KEYS[section]) if section else ""
+    meant = (
+        _by_symbol(key, section)
+        or _named(key)
+        or ([near] if near else [])
+        or _named(nearest(key, _names(), 0.7 if section else 0.5))
+    )
+    advice = _advice(meant) or "`dufl init` writes a file with every key and what it means"
+    return f"unknown key {shown(key)}{where}: {advice}"
+
+
+def _names() -> list[str]:
+    return [name for known in KEYS.values() for name in known]
+
+
+def _by_symbol(key: str, section: str) -> list[str]:
+    """The keys that a letter or another name stands for; those of the section, if it has any."""
+    wanted = _normal(key)
+    meant = [k for k, names in SYMBOLS.items() if wanted and wanted in map(_normal, names)]
+    return [k for k in meant if k.startswith(f"{section}.")] or meant
+
+
+def _normal(name: str) -> str:
+    """A name without what people write in different ways: case, κ₁ or kappa_1, α_k, D(0)."""
+    plain = unicodedata.normalize("NFKC", name[:100]).casefold().strip()
+    for ending in ("(0)", "(t)", "_k"):
+        plain = plain.removesuffix(ending)
+    return plain.replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _named(name: str) -> list[str]:
+    return [f"{section}.{name}" for section, known in KEYS.items() if name in known]
+
+
+def _advice(keys: Iterable[str]) -> str:
+    named = [f"{key!r}{_letter(key)}" for key in keys]
+    if not named:
+        return ""
+    before, last = ", ".join(named[:-1]), named[-1]
+    return f"did you mean {before} or {last}?" if before else f"did you mean {last}?"
+
+
+def _letter(key: str) -> str:
+    letter = SYMBOLS.get(key, ("",))[0]
+    return f" ({letter})" if letter else ""
