@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, console, progress_bar, stopping
+from dufl.cli.common import Changes, File, Force, Json, OutputPath, console, progress_bar, stopping
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 RunOut = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="The run directory to write.", show_default=False),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="The run directory to write.",
+        show_default=False,
+        click_type=OutputPath(),
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")]
@@ -28,6 +34,7 @@ def train(
     changes: Changes = None,
     out: RunOut = None,
     resume: Resume = False,
+    force: Force = False,
     tensorboard: Events = False,
     json: Json = False,
 ) -> None:
@@ -46,7 +53,9 @@ def train(
     go_on = RunDirectory(out).advice if out else "nothing is kept without --out"
     try:
         with stopping() as stop, bar(config.game.num_rounds) as watch:
-            run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)
+            run = run_training(
+                config, out, resume=resume, force=force, tensorboard=tensorboard, watch=watch, stop=stop
+            )
     except KeyboardInterrupt:
         typer.echo(f"stopped in the middle of a round; {go_on}", err=True)
         raise typer.Exit(130) from None
@@ -83,19 +92,24 @@ def report_of(folder: Path) -> Path:
         return write_report([folder], progress=begin("reporting")).path
 
 
-def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":
+def configured(
+    file: Path | None, changes: list[str] | None, out: Path | None, resume: bool, on_flower: bool = False
+) -> "Config":
     """The configuration that was given; to resume without a file, that of the run with the changes."""
     from dufl.experiment.config import load
+    from dufl.experiment.output import FLOWER, RUN, Manifest
     from dufl.experiment.run_directory import RunDirectory
 
     if not resume or file:
         return load(file, changes or [])
     if out is None:
         raise InputError("--out must be given with --resume")
-    place = RunDirectory(out)
+    place = RunDirectory(out, FLOWER if on_flower else RUN)
     if not place.exists:
-        raise InputError.of("--out", "a directory with a run to resume", out)
-    return load(place.config, changes or [])
+        other = Manifest.read(out)
+        there = f"{out}, which holds a {other.kind.name}" if other and other.kind != place.kind else out
+        raise InputError.of("--out", "a directory with a run to resume", there)
+    return place.load(changes or [])
 
 
 @contextmanager

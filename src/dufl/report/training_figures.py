@@ -6,6 +6,7 @@ import numpy as np
 
 from dufl.experiment.compare import Cell
 from dufl.experiment.files import write_text
+from dufl.experiment.output import COMPARISON, writing
 from dufl.experiment.train import Run
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
 
@@ -59,10 +60,10 @@ def write_comparison(cells: list[Cell], folder: Path) -> list[Path]:
                 axes.fill_between(rounds, curve.min(axis=0), curve.max(axis=0), color=colour, alpha=0.2, lw=0)
         axes.set(title="Test accuracy", xlabel="round", ylabel="%")
         axes.legend(loc="lower right")
-        written = save(figure, folder, "comparison")
-    csv = folder / "comparison.csv"
-    write_text(csv, comparison_csv(cells))
-    return [csv, *written]
+    with writing(folder, COMPARISON) as staging, style():
+        write_text(staging / "comparison.csv", comparison_csv(cells))
+        written = [Path("comparison.csv"), *save(figure, staging, "comparison")]
+    return [folder / path.name for path in written]
 
 
 def comparison_csv(cells: list[Cell]) -> str:
