@@ -13,7 +13,7 @@ CNN = (
 )
 RUN = {
     *("config.toml", "environment.json", "plan.npz", "metrics.jsonl", "checkpoint.npz"),
-    *("model.safetensors", "summary.json", ".lock"),
+    *("model.safetensors", "summary.json", "manifest.json", ".lock"),
 }
 GREEDY = """
 class Greedy:

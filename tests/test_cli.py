@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dufl
+from results import reseal
 
 
 def test_plan_as_json_is_the_plan_in_python(dufl_command: Any) -> None:
@@ -58,7 +59,7 @@ def test_out_writes_everything_and_certify_reads_it(dufl_command: Any, tmp_path:
     figures = {
         f"{n}.{kind}" for n in ("trajectories", "cost_surface", "utilities") for kind in ("png", "svg")
     }
-    assert names == {"plan.json", "plan.npz", "config.toml"} | figures
+    assert names == {"plan.json", "plan.npz", "config.toml", "manifest.json"} | figures
     summary = json.loads((folder / "plan.json").read_text())
     with np.load(folder / "plan.npz") as arrays:
         for name in ("volume", "collection", "staleness"):
@@ -82,15 +83,21 @@ def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> N
         changed = dict(arrays)
     changed["collection"][3, 4] *= 1.1
     np.savez(tmp_path / "plan.npz", **changed)
+    code, _, err = dufl_command("certify", str(tmp_path))
+    assert code == 2
+    assert "plan.npz must be as the plan has written it" in err
+    reseal(tmp_path)
     code, out, _ = dufl_command("certify", str(tmp_path))
     assert code == 1
     assert "false" in out
     (tmp_path / "plan.npz").write_bytes(b"not a zip")
+    reseal(tmp_path)
     code, _, err = dufl_command("certify", str(tmp_path))
     assert code == 2
-    assert "must be a directory that `dufl plan --out` wrote" in err
+    assert "plan.npz cannot be read" in err
     code, _, err = dufl_command("certify", str(tmp_path / "nothing"))
     assert code == 2
+    assert "must be a directory that `dufl plan --out` wrote" in err
 
 
 def test_a_given_offer_and_a_pinned_half(dufl_command: Any, tmp_path: Path) -> None:
@@ -224,7 +231,12 @@ def test_sweep(dufl_command: Any, tmp_path: Path) -> None:
     assert payments == sorted(payments)
     code, out, _ = dufl_command("sweep", axis, "--set", "num_rounds=20", "--out", str(tmp_path))
     assert "saved in U" in out
-    assert {path.name for path in tmp_path.iterdir()} == {"sweep.csv", "sweep.png", "sweep.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "sweep.csv",
+        "sweep.png",
+        "sweep.svg",
+        "manifest.json",
+    }
     assert dufl_command("sweep", "time_sensitivity")[0] == 2
     assert dufl_command("sweep", "clients.seed=0,1", "--seeds", "2")[0] == 2
     code, out, _ = dufl_command("sweep", "payment_range=[0,100],[0,500]", "--set", "num_rounds=9", "--json")

@@ -33,7 +33,7 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     assert "± std" in shown
     table = shown
     runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
-    pictures = {"comparison.csv", "comparison.png", "comparison.svg", "report.html"}
+    pictures = {"comparison.csv", "comparison.png", "comparison.svg", "report.html", "manifest.json"}
     assert {path.name for path in out.iterdir()} == runs | pictures
     for name in runs:
         assert {path.name for path in (out / name).iterdir()} >= RUN

@@ -15,6 +15,7 @@ from dufl.report.results_section import summary_table
 from dufl.report.stored import group, read_runs
 from dufl.report.training_report import Written, write_report
 from reports import Page, make_run, make_runs, metrics, report
+from results import reseal
 
 WITH, WITHOUT = "with data update", "without data update"
 
@@ -218,8 +219,10 @@ def test_the_plan_is_the_one_that_was_followed(run: Path, tmp_path: Path) -> Non
     with np.load(run / "plan.npz") as arrays:
         kept = dict(arrays)
     np.savez(run / "plan.npz", **kept | {"payment": np.array(12.345), "conservation_rate": np.array(0.5)})
+    reseal(run)
     assert "The server pays R = 12.35 a round" in report(run, out=tmp_path / "r.html").text
     (run / "plan.npz").unlink()
+    reseal(run)
     solved = f"R = {float(kept['payment']):,.2f} a round"
     assert solved in report(run, out=tmp_path / "r.html").text
 
@@ -245,6 +248,7 @@ def test_runs_that_stopped(runs: Path, tmp_path: Path) -> None:
     late = Path(shutil.copytree(runs / "fedavg-dufl-1", tmp_path / "all" / "late"))
     (late / "metrics.jsonl").write_text("")
     (late / "summary.json").unlink()
+    reseal(late)
     page = report(tmp_path / "all", out=tmp_path / "r.html")
     states = {row[0]: row[4] for row in page.table("Every run").rows}
     rounds = "stopped after {} of 6 rounds".format
@@ -279,6 +283,7 @@ def test_names_that_mean_harm(runs: Path, tmp_path: Path) -> None:
     (place / "environment.json").write_text(json.dumps(found))
     with (place / "config.toml").open("a") as stream:
         stream.write('# </code></pre><img src="http://nowhere.invalid/">\n')
+    reseal(place)
     page = report(place, out=tmp_path / "r.html")
     assert page.table("Every run").rows[0][0] == harm
     assert all(image["src"] and image["src"].startswith("data:") for image in page.images)
@@ -328,9 +333,7 @@ def test_what_cannot_be_reported(dufl_command: Any, run: Path, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     assert f"{rule} {tmp_path / 'empty'}" in refused(str(run), str(tmp_path / "empty"))
     there = str(tmp_path / "empty")
-    assert f"--out must be a file in a folder that can be written to, got {there}" in refused(
-        str(run), "--out", there
-    )
+    assert f"--out: {there} must be a regular file, got a directory" in refused(str(run), "--out", there)
     assert "--out must be a file in a folder" in refused(str(run), "--out", f"{there}/deep/r.html")
     assert not list((tmp_path / "empty").iterdir())
 

@@ -8,6 +8,7 @@ import pytest
 from command_line import GREEDY, write_dataset
 from dufl.experiment.run_directory import read_metrics
 from reports import make_run, metrics, report
+from results import read_lines, write_lines
 
 
 def test_who_did_not_answer(tmp_path: Path) -> None:
@@ -44,12 +45,10 @@ def test_updates_that_were_refused(tmp_path: Path) -> None:
 
 def test_reasons_that_differ_by_their_numbers_are_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines = read_lines(run)
     for t in (1, 2, 4):
-        lines[t] = lines[t].replace(
-            '"refused": {}', f'"refused": {{"3": "claims {60 + t} samples, agreed to 60"}}'
-        )
-    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        lines[t]["refused"] = {"3": f"claims {60 + t} samples, agreed to 60"}
+    write_lines(run, lines)
     page = report(run, out=tmp_path / "r.html")
     assert "3 updates were refused" in page.text
     assert page.table("Who was left out").rows == [["3", "3", "1", "4", "claims 61 samples, agreed to 60"]]

@@ -37,7 +37,7 @@ def test_a_run_directory(tmp_path: Path) -> None:
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("config.toml", "environment.json", "plan.npz", "metrics.jsonl"),
-        *("summary.json", "model.safetensors", "checkpoint.npz", ".lock"),
+        *("summary.json", "model.safetensors", "checkpoint.npz", "manifest.json", ".lock"),
     }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(8))
@@ -194,13 +194,13 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             train(small("checkpoint_every=1"), out, resume=True)
     (out / "metrics.jsonl").write_text(kept)
     train(small("checkpoint_every=1"), out, resume=True)
-    for name, what in (("model.safetensors", "the model"), ("summary.json", "the summary")):
+    for name in ("model.safetensors", "summary.json", "environment.json", "config.toml"):
+        whole = (out / name).read_bytes()
         (out / name).write_text("nonsense")
-        with pytest.raises(InputError, match=rf"{name} must be {what} of"):
-            train(small("checkpoint_every=1"), out, resume=True)
-    (out / "config.toml").write_text("nonsense")
-    with pytest.raises(InputError, match=r"config.toml must be the configuration of the run"):
-        train(small("checkpoint_every=1"), out, resume=True)
+        with pytest.raises(InputError, match=rf"{name} must be as the training run has written it"):
+            RunDirectory(out).load(), RunDirectory(out).environment(), train(small(), out, resume=True)
+        (out / name).write_bytes(whole)
+    train(small("checkpoint_every=1"), out, resume=True)
 
 
 def test_two_processes_in_one_directory(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
     try:
-        with pytest.raises(DuflError, match=r"No space left on device; the last checkpoint is whole"):
+        with pytest.raises(DuflError, match=r"No space left on device: '.*'; the last checkpoint is whole"):
             train(small("game.num_rounds=300", "checkpoint_every=5"), disk / "run")
     finally:
         subprocess.run(["umount", disk], check=True)

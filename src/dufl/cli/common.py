@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from dufl.errors import InputError
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dufl.reproduce.item import Advance
+
+    PathType = click.ParamType[Path]
+else:
+    PathType = click.ParamType  # which older versions do not take types for
+
+
+class OutputPath(PathType):
+    """A path to write to. An empty one, such as of a variable that is not set, is no name for a folder."""
+
+    name = "path"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, _: click.Context | None) -> Path:
+        """The path."""
+        if value == "":
+            raise InputError.of(param.opts[-1] if param else "path", "a name", "an empty text")
+        return Path(value)
 
 
 def _file(path: Path | None) -> Path | None:
@@ -51,7 +68,16 @@ ImportFrom = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Write results and figures there.", show_default=False),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write results and figures there.",
+        show_default=False,
+        click_type=OutputPath(),
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Write into --out even if it holds something else, or files of yours.")
 ]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, stopping
+from dufl.cli.common import Changes, File, Force, ImportFrom, Json, allow_imports, console, stopping
 from dufl.cli.plan import Payment, Rate
 from dufl.cli.train import Resume, RunOut, check_out, report_of
 from dufl.errors import InputError
@@ -27,6 +27,7 @@ def compare(
     seeds: Seeds = 1,
     out: RunOut = None,
     resume: Resume = False,
+    force: Force = False,
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
@@ -41,7 +42,8 @@ def compare(
     from dufl.experiment.compare import Cell, cells
     from dufl.experiment.compare import compare as run_all
     from dufl.experiment.config import load
-    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.experiment.files import to_json
+    from dufl.experiment.output import COMPARISON, check_output
     from dufl.experiment.planning import pinned
     from dufl.report.training_table import comparison_table
 
@@ -49,7 +51,7 @@ def compare(
     config = pinned(load(file, changes or []), payment, conservation_rate)
     check_out(out, resume=resume)
     if out:
-        check_directory(out)
+        check_output(out, COMPARISON, force)
     first = config.training.seed
     wanted = cells(
         _names("--algorithms", config.training.algorithm if algorithms is None else algorithms),
@@ -68,7 +70,7 @@ def compare(
         if screen.is_terminal:
             live.start()
         try:
-            finished = run_all(config, wanted, out, resume=resume, watch=watch, stop=stop)
+            finished = run_all(config, wanted, out, resume=resume, force=force, watch=watch, stop=stop)
         finally:
             live.stop()
     if not finished:
@@ -78,7 +80,7 @@ def compare(
     if out:
         from dufl.report.training_figures import write_comparison, write_run_figure
 
-        written = write_comparison(wanted, make_directory(out))
+        written = write_comparison(wanted, out)
         for run in (run for cell in wanted for run in cell.runs):
             write_run_figure(run)
         page = report_of(out)

@@ -6,13 +6,16 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console
+from dufl.cli.common import Changes, File, Force, ImportFrom, Json, OutputPath, allow_imports, console
 from dufl.errors import InputError
 
 app = typer.Typer(
     help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True, suggest_commands=False
 )
-RunFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The run directory to write.")]
+RunFolder = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", help="The run directory to write.", click_type=OutputPath()),
+]
 Negotiate = Annotated[
     bool,
     typer.Option("--negotiate", help="Find the plan by asking the clients, whose costs stay their own."),
@@ -26,6 +29,7 @@ def simulate(
     out: RunFolder = Path("runs/flower"),
     negotiate: Negotiate = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    force: Force = False,
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
@@ -34,26 +38,28 @@ def simulate(
     The run directory is that of `dufl train`; deal.json and ledger.sqlite are beside.
     """
     from dufl.cli.train import bar, configured, show_run
-    from dufl.experiment.files import check_directory, make_directory
-    from dufl.experiment.run_directory import RunDirectory, read_metrics
+    from dufl.experiment.files import check_directory
+    from dufl.experiment.output import FLOWER, claim
+    from dufl.experiment.run_directory import RunDirectory
 
     allow_imports(plugins)
     check_directory(out)
-    config = configured(file, changes, out, resume)
+    config = configured(file, changes, out, resume, on_flower=True)
     if config.training.policy != "dufl":
         raise InputError.of("[training] policy", "'dufl' on Flower", repr(config.training.policy))
-    place = RunDirectory(out)
-    place.check_free(config, resume)
+    place = RunDirectory(out, FLOWER)
+    place.check_free(config, resume, force)
     if place.summary is None:
         needs_flower()
         from dufl.flower.simulate import simulate as run
 
-        make_directory(out)
+        if not place.exists:
+            claim(out, FLOWER, force)
         with bar(config.game.num_rounds) as watch:
             run(config, out, negotiated=negotiate, watch=watch)
     from dufl.experiment.train import Run
 
-    done = Run(config, read_metrics(out), place.weights(), out)
+    done = Run(config, place.records(), place.weights(), out)
     show_run(done, json, "metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
 
 

@@ -87,10 +87,12 @@ def init(
 ) -> None:
     """Write a commented example file with the paper's defaults."""
     from dufl.experiment.files import write_text
+    from dufl.experiment.output import check_file
 
     if file.exists() and not force:
         raise InputError(f"{file} must not exist yet: give another name, or --force to replace it")
     if not file.parent.is_dir():
         raise InputError(f"{file} must be in a folder that exists, got {file.parent}")
+    check_file(file, "FILE")
     write_text(file, EXAMPLE)
     typer.echo(f"written: {file}\nnext: dufl plan {file}")

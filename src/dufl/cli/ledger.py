@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Json, console
+from dufl.cli.common import Json, OutputPath, console
 
 Spreadsheet = Annotated[
     Path | None,
-    typer.Option("--csv", metavar="FILE", help="Write every entry there.", show_default=False),
+    typer.Option(
+        "--csv",
+        metavar="FILE",
+        help="Write every entry there.",
+        show_default=False,
+        click_type=OutputPath(),
+    ),
 ]
 
 
@@ -20,12 +26,19 @@ def ledger(
 ) -> None:
     """Show what every client is owed, and who was not paid for which round and why."""
     from dufl.errors import InputError
-    from dufl.experiment.files import to_json, write_text
+    from dufl.experiment.files import open_regular, to_json, write_text
+    from dufl.experiment.output import check_file, reading
     from dufl.flower.ledger import Ledger
     from dufl.flower.ledger_table import ledger_csv, ledger_summary, ledger_table
 
     if not file.exists():
         raise InputError.of("FILE", "a ledger that exists", file)
+    with reading(file):
+        open_regular(file).close()  # a pipe is not waited for
+    if csv:
+        check_file(csv, "--csv")
+        if csv.exists() and csv.samefile(file):
+            raise InputError.of("--csv", "another file than the ledger", csv)
     with Ledger(file) as book:
         book.check()
         entries = book.entries()

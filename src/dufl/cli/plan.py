@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Json, Out, console, progress_bar
+from dufl.cli.common import Changes, File, Force, Json, Out, console, progress_bar
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -24,6 +24,7 @@ def plan(
     payment: Payment = None,
     conservation_rate: Rate = None,
     out: Out = None,
+    force: Force = False,
     json: Json = False,
     trajectories: Trajectories = None,
 ) -> None:
@@ -33,14 +34,15 @@ def plan(
     clients' answer to the offer is.
     """
     from dufl.experiment.config import load
-    from dufl.experiment.files import check_directory, make_directory, to_json
+    from dufl.experiment.files import to_json
+    from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import has_rival, offered, pinned, rival_of
     from dufl.experiment.planning import summary as sum_up
     from dufl.game.plan import certify
 
     config = pinned(load(file, changes or []), payment, conservation_rate)
     if out:
-        check_directory(out)
+        check_output(out, PLAN, force)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
         found = offered(config) if given else config.solve(begin("searching"))
@@ -51,7 +53,7 @@ def plan(
             from dufl.report.plan_files import write_plan
 
             advance = begin("drawing")
-            written = write_plan(found, rival, summary, config, make_directory(out), trajectories, advance)
+            written = write_plan(found, rival, summary, config, out, trajectories, advance, force)
     if not found.converged:
         typer.echo(f"warning: the equilibrium is only within {found.residual:.1e}", err=True)
     if json:

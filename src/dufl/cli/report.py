@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Json, progress_bar
+from dufl.cli.common import Json, OutputPath, progress_bar
 
 Places = Annotated[
     list[Path],
@@ -18,6 +18,7 @@ File = Annotated[
         metavar="FILE",
         help="The page to write; otherwise report.html in RUN_DIR, or here if there are several.",
         show_default=False,
+        click_type=OutputPath(),
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, ImportFrom, Json, allow_imports, console, progress_bar
+from dufl.cli.common import Changes, Force, ImportFrom, Json, OutputPath, allow_imports, console, progress_bar
 from dufl.errors import InputError
 
 What = Annotated[
@@ -27,9 +27,18 @@ Only = Annotated[
 ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
 Page = Annotated[
     Path | None,
-    typer.Option("--page", metavar="FILE", help="Also write a page in Markdown.", show_default=False),
+    typer.Option(
+        "--page",
+        metavar="FILE",
+        help="Also write a page in Markdown.",
+        show_default=False,
+        click_type=OutputPath(),
+    ),
 ]
-Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where data and figures go.")]
+Folder = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", help="Where data and figures go.", click_type=OutputPath()),
+]
 
 
 def reproduce(
@@ -39,6 +48,7 @@ def reproduce(
     changes: Changes = None,
     out: Folder = Path("reproduction"),
     page: Page = None,
+    force: Force = False,
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
@@ -47,7 +57,8 @@ def reproduce(
     A killed reproduction goes on where it was, and the table keeps the cells of earlier calls. --set changes
     the configuration of trained items, and is written beside every number.
     """
-    from dufl.experiment.files import check_directory, to_json
+    from dufl.experiment.files import to_json
+    from dufl.experiment.output import REPRODUCTION, check_file, check_output, claim
     from dufl.reproduce.item import SCALES
     from dufl.reproduce.items import chosen
     from dufl.reproduce.items import reproduce as run_items
@@ -56,8 +67,11 @@ def reproduce(
         raise InputError.of("--scale", f"one of {', '.join(SCALES)}", repr(scale))
     allow_imports(plugins)
     names = chosen(what or [])
-    check_directory(out)
+    check_output(out, REPRODUCTION, force)
+    if page:
+        check_file(page, "--page")
     with progress_bar() as begin:
+        claim(out, REPRODUCTION, force)
         found = run_items(names, SCALES[scale], out, changes or (), only or (), begin)
     shown = {name: found[name] for name in names}
     if page:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dufl.cli.common import Changes, Json, Out, console, progress_bar
+from dufl.cli.common import Changes, Force, Json, Out, console, progress_bar
 from dufl.cli.plan import Payment, Rate
 from dufl.errors import InputError
 
@@ -44,6 +44,7 @@ def sweep(
     conservation_rate: Rate = None,
     seeds: Seeds = 1,
     out: Out = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Plan for each of several values, with both leaders, and compare.
@@ -52,7 +53,8 @@ def sweep(
     and what a client could gain if it knew its influence on the total.
     """
     from dufl.experiment.config import load
-    from dufl.experiment.files import check_directory, make_directory, to_json, write_text
+    from dufl.experiment.files import to_json, write_text
+    from dufl.experiment.output import SWEEP, check_output, writing
     from dufl.experiment.planning import pinned
 
     key, values = _axis(axis)
@@ -64,7 +66,7 @@ def sweep(
     if seeds > 1 and key == "clients.seed":
         raise InputError.of("--seeds", "left out when clients.seed varies", seeds)
     if out:
-        check_directory(out)
+        check_output(out, SWEEP, force)
     rows = []
     with progress_bar() as begin:
         advance = begin(f"sweeping {key}")
@@ -79,15 +81,15 @@ def sweep(
     from dufl.report.sweep_table import sweep_csv, sweep_figure, sweep_table
 
     if out:
-        folder = make_directory(out)
-        write_text(folder / "sweep.csv", sweep_csv(key, rows))
-        sweep_figure(key, rows, folder)
+        with writing(out, SWEEP, force) as folder:
+            write_text(folder / "sweep.csv", sweep_csv(key, rows))
+            sweep_figure(key, rows, folder)
     if json:
         typer.echo(to_json({"key": key, "rows": rows}), nl=False)
         return
     console(200).print(sweep_table(key, rows))
     if out:
-        typer.echo(f"written: {folder}/sweep.csv, {folder}/sweep.png, {folder}/sweep.svg")
+        typer.echo(f"written: {out}/sweep.csv, {out}/sweep.png, {out}/sweep.svg")
 
 
 def _axis(axis: str) -> tuple[str, dict[str, Any]]:

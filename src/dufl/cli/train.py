@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, ImportFrom, Json, allow_imports, console, progress_bar, stopping
+from dufl.cli.common import (
+    Changes,
+    File,
+    Force,
+    ImportFrom,
+    Json,
+    OutputPath,
+    allow_imports,
+    console,
+    progress_bar,
+    stopping,
+)
 from dufl.cli.plan import Payment, Rate
 from dufl.errors import InputError
 
@@ -19,7 +30,13 @@ if TYPE_CHECKING:
 
 RunOut = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="The run directory to write.", show_default=False),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="The run directory to write.",
+        show_default=False,
+        click_type=OutputPath(),
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")]
@@ -32,6 +49,7 @@ def train(
     conservation_rate: Rate = None,
     out: RunOut = None,
     resume: Resume = False,
+    force: Force = False,
     tensorboard: Events = False,
     plugins: ImportFrom = None,
     json: Json = False,
@@ -56,7 +74,9 @@ def train(
     go_on = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
     try:
         with stopping() as stop, bar(config.game.num_rounds) as watch:
-            run = run_training(config, out, resume=resume, tensorboard=tensorboard, watch=watch, stop=stop)
+            run = run_training(
+                config, out, resume=resume, force=force, tensorboard=tensorboard, watch=watch, stop=stop
+            )
     except KeyboardInterrupt:
         typer.echo(f"stopped in the middle of a round; {go_on}", err=True)
         raise typer.Exit(130) from None
@@ -100,19 +120,24 @@ def check_out(out: Path | None, **options: bool) -> None:
             raise InputError(f"--out must be given with --{name}")
 
 
-def configured(file: Path | None, changes: list[str] | None, out: Path | None, resume: bool) -> "Config":
+def configured(
+    file: Path | None, changes: list[str] | None, out: Path | None, resume: bool, on_flower: bool = False
+) -> "Config":
     """The configuration that was given; to resume without a file, that of the run with the changes."""
     from dufl.experiment.config import load
+    from dufl.experiment.output import FLOWER, RUN, Manifest
     from dufl.experiment.run_directory import RunDirectory
 
     if not resume or file:
         return load(file, changes or [])
     check_out(out, resume=resume)
     assert out is not None
-    place = RunDirectory(out)
+    place = RunDirectory(out, FLOWER if on_flower else RUN)
     if not place.exists:
-        raise InputError.of("--out", "a directory with a run to resume", out)
-    return load(place.config, changes or [])
+        other = Manifest.read(out)
+        there = f"{out}, which holds a {other.kind.name}" if other and other.kind != place.kind else out
+        raise InputError.of("--out", "a directory with a run to resume", there)
+    return place.load(changes or [])
 
 
 @contextmanager

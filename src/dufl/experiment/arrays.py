@@ -1,14 +1,24 @@
-"""A plan as named arrays."""
+"""Named arrays on disk: those of a plan, and those of a checkpoint with a checksum of the whole file.
 
+An `.npz` file is a zip archive, which may end with a comment. The checksum of all that stands before it is
+the comment of a checkpoint, so that NumPy reads the file as any other, and no byte of it can change unseen.
+"""
+
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from dufl.experiment.files import replacing
+from dufl.errors import InputError
+from dufl.experiment.files import open_regular, replacing
 from dufl.game.plan import Plan
 
 MANY = 20_000_000  # client-rounds above which trajectories are written only if asked for
+_MARK = b"sha256:"
+_SEAL = len(_MARK) + 64  # bytes
 
 
 def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) -> None:
@@ -38,3 +48,42 @@ def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) 
         }
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
+
+
+def write_sealed(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays, whole or not at all, with a checksum of the file at its end."""
+    with replacing(path) as temporary, temporary.open("w+b") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        stream.seek(-2, 2)  # the length of the comment, 0 so far, is the end of a zip archive
+        stream.write(_SEAL.to_bytes(2, "little"))
+        stream.seek(0)
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.write(_MARK + found.encode())
+
+
+def read_sealed(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a file that `write_sealed` wrote; a `ValueError` if anything has changed it since."""
+    try:
+        with open_regular(path) as stream:
+            _check_seal(stream)
+            stream.seek(0)
+            with np.load(stream) as arrays:
+                return dict(arrays)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a damaged file provokes: no list of types is complete
+        raise ValueError(f"{error or type(error).__name__}") from error
+
+
+def _check_seal(stream: BinaryIO) -> None:
+    content = hashlib.sha256()
+    size = stream.seek(0, 2) - _SEAL
+    if size < 0:
+        raise ValueError("it is cut short")
+    stream.seek(0)
+    while size > 0:
+        part = stream.read(min(size, 1 << 20))
+        content.update(part)
+        size -= len(part)
+    if stream.read() != _MARK + content.hexdigest().encode():
+        raise ValueError("its checksum is another, or there is none")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dufl.experiment.config import Config
+from dufl.experiment.output import COMPARISON, claim
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Run, train
 from dufl.learning.federation import Record
@@ -77,6 +78,7 @@ def compare(
     out: Path | None = None,
     *,
     resume: bool = False,
+    force: bool = False,
     watch: Callable[[Cell], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
@@ -87,6 +89,7 @@ def compare(
         wanted: the cells, which are filled.
         out: a directory that gets one run directory for each run.
         resume: go on with the runs that are there.
+        force: write there even if the directories hold something else; a run that is there is never replaced.
         watch: called after every round of a cell.
         stop: asked after every round.
     """
@@ -99,16 +102,18 @@ def compare(
         told.training.make_algorithm()
         make_policy(told.training.policy, told.game, partial(no_update, told.game), told.training.seed)
         if folder := _folder(out, cell, told):
-            RunDirectory(folder).check_free(told, resume)
+            RunDirectory(folder).check_free(told, resume, force)
     dataset = config.data.load()
     for cell, told in runs:
         folder = _folder(out, cell, told)
 
         def seen(record: Record, cell: Cell = cell) -> None:
+            if out and not any(one.record for one in wanted):
+                claim(out, COMPARISON, force)  # a first round is over: all that can be wrong has shown itself
             cell.record = record
             watch(cell)
 
-        run = train(told, folder, resume=resume, dataset=dataset, watch=seen, stop=stop)
+        run = train(told, folder, resume=resume, force=force, dataset=dataset, watch=seen, stop=stop)
         if not run.finished:
             return False
         cell.runs.append(run)

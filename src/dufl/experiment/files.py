@@ -1,9 +1,16 @@
-"""Files that are whole or not there: written under a temporary name, then renamed."""
+"""Files that are whole or not there: written under a temporary name, made durable, then renamed.
 
+Only regular files are read and replaced. A device, a pipe or a directory is refused, so that no reader waits
+for one and no writer puts a file in its place. A symbolic link stays: what it points to is replaced.
+"""
+
+import errno
+import io
 import json
 import math
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,19 +18,73 @@ from typing import Any
 
 from dufl.errors import InputError
 
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems that cannot make a folder durable
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """The file, opened for reading; anything but a regular file is refused without waiting for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise _not_regular(path, mode)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """What is in a regular file."""
+    with open_regular(path) as stream:
+        return stream.read()
+
+
+def target_of(path: Path) -> Path:
+    """Where a file of this name is written: through symbolic links, and never over anything but a file."""
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise InputError.of(str(path), "a file", "a symbolic link that leads back to itself")
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return real
+    if not stat.S_ISREG(mode):
+        raise _not_regular(path, mode)
+    return real
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name once the block has ended well."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(descriptor)
-    temporary = Path(name)
+    """A temporary path that takes the place of `path`, for good, once the block has ended well."""
+    target = target_of(path)
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
+    with naming(path):
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            yield temporary
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            sync(temporary)
+            temporary.replace(target)
+            sync(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the operating system name the file that was meant, not a temporary one."""
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -32,12 +93,28 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def sync(path: Path) -> None:
+    """Make a file or a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def check_directory(path: Path) -> None:
     """Refuse, before any work is done, a directory that could not be made or written to."""
-    there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    try:
+        there = path
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        usable = there.is_dir() and os.access(there, os.W_OK)
+    except OSError as error:  # a name that is too long
+        raise InputError.of("--out", "a directory that can be made", f"{path}: {error.strerror}") from None
+    if not usable:
         raise InputError.of("--out", "a directory that can be written to", path)
 
 
@@ -106,7 +183,6 @@ def _with_infinite(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _not_regular(path: Path, mode: int) -> InputError:
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+    return InputError.of(str(path), "a regular file", kind)

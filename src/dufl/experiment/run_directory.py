@@ -1,33 +1,38 @@
 """The directory of a training run: what it was told, what came out, and where it can go on.
 
+manifest.json      the checksums of all files that do not change any more; see `output`
 config.toml        the resolved configuration (clients.csv beside it, if clients came from a file)
 plan.npz           the plan that is followed
-environment.json   versions, machine, seed, and a checksum of the samples; where it is, a run has begun
+environment.json   versions, machine, seed, and a checksum of the samples; where it is listed, a run has begun
 metrics.jsonl      one object a round
 checkpoint.npz     all that the next rounds depend on
 model.safetensors  the weights in the end
-summary.json       how it ended; written last
+summary.json       how it ended; where it is listed, the run is over
 """
 
 import fcntl
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.arrays import write_plan_arrays
-from dufl.experiment.config import Config
+from dufl.experiment.arrays import read_sealed, write_plan_arrays, write_sealed
+from dufl.experiment.config import Config, change, resolve, whole_paths
 from dufl.experiment.environment import environment
-from dufl.experiment.files import from_json, make_directory, replacing, to_json, write_text
+from dufl.experiment.files import make_directory, replacing, sync, to_json, write_text
+from dufl.experiment.metrics import FILE as METRICS
+from dufl.experiment.metrics import read_metrics as read_metrics
+from dufl.experiment.metrics import to_line
+from dufl.experiment.output import FLOWER, RUN, Kind, Manifest, check_output, claim
+from dufl.experiment.toml import parse
 from dufl.game.plan import Plan
+from dufl.game.population import Clients
 from dufl.learning.engine import Named
 from dufl.learning.federation import Arrays, Record
 
@@ -39,21 +44,47 @@ FREE = {
 }
 
 
-class RunDirectory:
-    """A run on disk."""
+_CLIENTS = "clients.csv"
+_ENDS = ("checkpoint.npz", "model.safetensors", "summary.json")  # what a run that begins must not find
 
-    def __init__(self, folder: Path) -> None:
+
+class RunDirectory:
+    """A run on disk.
+
+    Args:
+        folder: where.
+        kind: `RUN`, or `FLOWER` for one on Flower, which goes on in another way.
+    """
+
+    def __init__(self, folder: Path, kind: Kind = RUN) -> None:
         self.folder = folder
+        self.kind = kind
+        self._lines: list[str] = []  # of the metrics, as they should be
+        self._size = 0  # of these, in bytes
+        self._begun: Manifest | None = None  # as this process knows it
+
+    @classmethod
+    def at(cls, folder: Path) -> "RunDirectory | None":
+        """The run in a folder, of whichever kind, if one has begun there."""
+        return next((place for kind in (RUN, FLOWER) if (place := cls(folder, kind)).exists), None)
 
     @property
     def exists(self) -> bool:
-        """Whether a run has begun there."""
-        return (self.folder / "environment.json").exists()
+        """Whether a run of this kind has begun there."""
+        manifest = Manifest.read(self.folder)
+        return manifest is not None and manifest.kind == self.kind and "environment.json" in manifest.files
 
     @property
-    def config(self) -> Path:
-        """Its configuration file."""
-        return self.folder / "config.toml"
+    def manifest(self) -> Manifest:
+        """Its files."""
+        found = Manifest.read(self.folder)
+        if found is None or not self.exists:
+            raise InputError.of(str(self.folder), f"a {self.kind.name}", "something else")
+        return found
+
+    def load(self, changes: Iterable[str] = ()) -> Config:
+        """Its configuration, with some `section.key=value` changes."""
+        return read_config(self.manifest, changes)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -83,9 +114,10 @@ class RunDirectory:
         """How to go on."""
         return f"go on with: dufl train --out {shlex.quote(str(self.folder))} --resume"
 
-    def check_free(self, config: Config, resume: bool) -> None:
-        """Refuse a run of another configuration, and one of this unless it is to be resumed."""
+    def check_free(self, config: Config, resume: bool, force: bool = False) -> None:
+        """Refuse what is not a run, a run of another configuration, and one of this unless it is resumed."""
         if not self.exists:
+            check_output(self.folder, self.kind, force)
             return
         self.check_same(config)
         if not resume:
@@ -95,10 +127,8 @@ class RunDirectory:
 
     def check_same(self, config: Config) -> None:
         """Refuse to go on with another configuration, saying what differs."""
-        try:
-            before = tomllib.loads(self.config.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as fault:
-            raise InputError(f"{self.config} must be the configuration of the run: {fault}") from None
+        manifest = self.manifest
+        before = parse(manifest.read_file("config.toml"), str(self.folder / "config.toml"))
         now = tomllib.loads(config.to_toml())
         found = []
         for section in sorted(before.keys() | now.keys()):
@@ -106,52 +136,66 @@ class RunDirectory:
             for key in sorted(one.keys() | two.keys()):
                 if (section, key) not in FREE and one.get(key) != two.get(key):
                     found.append(f"{section}.{key} was {one.get(key)!r}, is {two.get(key)!r}")
-        clients = self.folder / "clients.csv"
-        if (
-            config.clients.file
-            and clients.exists()
-            and clients.read_text(encoding="utf-8") != config.game.clients.to_csv()
-        ):
+        listed = config.clients.file and _CLIENTS in manifest.files
+        if listed and manifest.read_file(_CLIENTS).decode() != config.game.clients.to_csv():
             found.append("the clients in the file are others")
         if found:
             raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(found)}")
 
-    def begin(self, config: Config, plan: Plan | None, data: str) -> None:
+    def begin(self, config: Config, plan: Plan | None, data: str, force: bool = False) -> None:
         """Write what is known before the first round."""
         with self._writing():
-            self._begin(config, plan, data)
+            self._begin(config, plan, data, force)
 
-    def _begin(self, config: Config, plan: Plan | None, data: str) -> None:
-        write_text(self.config, config.to_toml())
+    def _begin(self, config: Config, plan: Plan | None, data: str, force: bool) -> None:
+        manifest = claim(self.folder, self.kind, force)
+        for name in _ENDS:
+            (self.folder / name).unlink(missing_ok=True)
+        names = ["config.toml", "environment.json"]
+        write_text(self.folder / "config.toml", config.to_toml())
         if config.clients.file is not None:
-            write_text(self.folder / "clients.csv", config.game.clients.to_csv())
+            names.append(_CLIENTS)
+            write_text(self.folder / _CLIENTS, config.game.clients.to_csv())
         if plan is not None:
+            names.append("plan.npz")
             write_plan_arrays(plan, self.folder / "plan.npz")
-        write_text(self.folder / "metrics.jsonl", "")
-        write_text(
-            self.folder / "environment.json",
-            to_json(environment() | {"seed": config.training.seed, "data": data}),
-        )
+        self._rewrite([])
+        facts = environment() | {"seed": config.training.seed, "data": data}
+        write_text(self.folder / "environment.json", to_json(facts))
+        self._begun = manifest.adding(*names)
+        self._begun.write()
 
     def add(self, record: Record) -> None:
         """One more line of metrics."""
-        with self._writing(), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(to_json(asdict(record), indent=None))
+        line = to_line(record)
+        with self._writing():
+            self._keep_metrics()
+            with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
+                stream.write(line)
+        self._lines.append(line)
+        self._size += len(line.encode())
+
+    def _keep_metrics(self) -> None:
+        """Write all metrics once more if somebody has removed or cut the file."""
+        path = self.folder / METRICS
+        if not path.is_file() or path.stat().st_size != self._size:
+            self._rewrite(self._lines)
+
+    def _rewrite(self, lines: list[str]) -> None:
+        text = "".join(lines)
+        write_text(self.folder / METRICS, text)
+        self._lines, self._size = lines, len(text.encode())
 
     def checkpoint(self, state: Arrays) -> None:
-        """Replace the checkpoint."""
-        path = self.folder / "checkpoint.npz"
-        with self._writing(), replacing(path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **state)  # type: ignore[arg-type]
+        """Replace the checkpoint, once the metrics up to it are safe."""
+        with self._writing():
+            self._keep_metrics()
+            sync(self.folder / METRICS)
+            write_sealed(self.folder / "checkpoint.npz", state)
 
     def check_data(self, data: str) -> None:
         """Refuse to go on with other samples."""
-        path = self.folder / "environment.json"
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))["data"]
-        except (OSError, ValueError, KeyError, TypeError) as fault:
-            raise InputError(f"{path} must be the environment of the run: {fault}") from None
-        if before != data:
+        if self.environment().get("data") != data:
             raise InputError(f"{self.folder} holds a run on other samples: the dataset has changed")
 
     def resume(self) -> tuple[Arrays | None, list[Record]]:
@@ -162,14 +206,13 @@ class RunDirectory:
     def _resume(self) -> tuple[Arrays | None, list[Record]]:
         path = self.folder / "checkpoint.npz"
         if not path.exists():
-            write_text(self.folder / "metrics.jsonl", "")
-            return None, []
+            return None, self._cut(0)
         try:
-            with path.open("rb") as stream, np.load(stream) as arrays:
-                state = dict(arrays)
+            state = read_sealed(path)
             rounds = int(state["round"])
-        except (OSError, ValueError, KeyError, BadZipFile) as fault:
-            raise InputError(f"{path} must be an undamaged checkpoint: {fault}") from None
+        except (KeyError, TypeError, ValueError) as fault:
+            advice = "if it is removed, --resume begins with the first round again"
+            raise InputError(f"{path} must be an undamaged checkpoint: {fault}; {advice}") from None
         return state, self._cut(rounds)
 
     def cut(self, rounds: int) -> list[Record]:
@@ -180,75 +223,82 @@ class RunDirectory:
     def _cut(self, rounds: int) -> list[Record]:
         records = read_metrics(self.folder)[:rounds]
         if len(records) < rounds:
-            raise InputError.of(f"{self.folder}/metrics.jsonl", f"of {rounds} rounds", f"{len(records)}")
-        lines = [to_json(asdict(record), indent=None) for record in records]
-        write_text(self.folder / "metrics.jsonl", "".join(lines))
+            raise InputError.of(f"{self.folder}/{METRICS}", f"of {rounds} rounds", f"{len(records)}")
+        self._rewrite([to_line(record) for record in records])
+        self._begun = self.manifest
         return records
 
     def finish(self, weights: Named, summary: dict[str, Any]) -> None:
-        """Write the model and, last of all, the summary."""
+        """Write the model and the summary; last of all the manifest, which says that they are whole."""
         from safetensors.numpy import save_file
 
         with self._writing(), replacing(self.folder / "model.safetensors") as temporary:
             save_file({name: np.ascontiguousarray(values) for name, values in weights.items()}, temporary)
+        manifest = self._begun or self.manifest
+        for name in manifest.files:
+            manifest.check(name)  # a run that lost its configuration in the meantime is not whole
         with self._writing():
+            self._keep_metrics()
+            sync(self.folder / METRICS)
             write_text(self.folder / "summary.json", to_json(summary))
+            manifest.adding("model.safetensors", "summary.json", METRICS).write()
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """How it ended, if it has."""
-        path = self.folder / "summary.json"
-        if not path.exists():
+        if not self.exists or "summary.json" not in self.manifest.files:
             return None
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as fault:
-            raise InputError(f"{path} must be the summary of a run: {fault}") from None
+        return read_json(self.manifest, "summary.json")
+
+    def environment(self) -> dict[str, Any]:
+        """What it was computed with."""
+        return read_json(self.manifest, "environment.json")
+
+    def records(self) -> list[Record]:
+        """Its rounds, as far as it has come."""
+        records, manifest = read_metrics(self.folder), self.manifest
+        if METRICS in manifest.files:
+            manifest.check(METRICS)
+        return records
 
     def weights(self) -> Named:
         """The model of a run that is over."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        path = self.folder / "model.safetensors"
+        path = self.manifest.check("model.safetensors")
         try:
             return load_file(path)
         except (OSError, SafetensorError) as fault:
             raise InputError(f"{path} must be the model of the run: {fault}") from None
 
 
-def read_metrics(folder: Path) -> list[Record]:
-    """The rounds of a run, as far as it has come; a line cut short by a kill is left out."""
-    records: list[Record] = []
-    path = folder / "metrics.jsonl"
+def read_json(manifest: Manifest, name: str) -> dict[str, Any]:
+    """An object in a JSON file of a result."""
+    content = manifest.read_file(name)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"{path} must be the metrics of a run: {fault}") from None
-    for number, line in enumerate(lines):
-        try:
-            records.append(_record(from_json(line)))
-        except (ValueError, TypeError, KeyError, IndexError) as fault:
-            if number + 1 == len(lines):
-                break
-            raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {fault}") from None
-    return records
+        return dict(json.loads(content))
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise InputError(f"{manifest.folder / name} must be one JSON object: {fault}") from None
 
 
-def _record(values: dict[str, Any]) -> Record:
-    if values["loss"] is None:
-        values["loss"] = float("nan")
-    record = Record(**values)
-    for name in (
-        "round",
-        "accuracy",
-        "loss",
-        "total_volume",
-        "mean_age",
-        "payment",
-        "server_cost",
-        "seconds",
-    ):
-        if not isinstance(values[name], int | float):
-            raise TypeError(f"{name} must be a number, got {values[name]!r}")
-    return record
+def read_config(manifest: Manifest, changes: Iterable[str] = ()) -> Config:
+    """The configuration of a result, with some changes; nothing outside of its directory is read.
+
+    The clients are those of its own clients.csv, and no other file, unless a change names one.
+    """
+    folder, path = manifest.folder, manifest.folder / "config.toml"
+    table = whole_paths(parse(manifest.read_file("config.toml"), str(path)), folder)
+    _check_clients(path, table)
+    table = change(table, changes)
+    clients = table.get("clients")
+    own = isinstance(clients, dict) and clients.get("file") == _CLIENTS
+    people = Clients.parse_csv(manifest.read_file(_CLIENTS), str(folder / _CLIENTS)) if own else None
+    return resolve(table, folder, str(path), people)
+
+
+def _check_clients(path: Path, table: dict[str, Any]) -> None:
+    section = table.get("clients")
+    named = section.get("file", _CLIENTS) if isinstance(section, dict) else _CLIENTS
+    if named != _CLIENTS:
+        raise InputError.of(f"{path} [clients] file", f"{_CLIENTS!r}, beside it", repr(named))

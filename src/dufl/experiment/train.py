@@ -11,7 +11,7 @@ import numpy as np
 from dufl.data.datasets import Dataset
 from dufl.errors import InputError
 from dufl.experiment.config import Config
-from dufl.experiment.run_directory import RunDirectory, read_metrics
+from dufl.experiment.run_directory import RunDirectory
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
 from dufl.learning.policies import Planned, Policy, make_policy
@@ -34,6 +34,13 @@ class Run:
     records: list[Record]
     weights: Named = field(default_factory=dict)
     folder: Path | None = None
+
+    def __repr__(self) -> str:
+        training, total = self.config.training, self.config.game.num_rounds
+        what = f"{self.config.data.dataset}, {training.model}, {training.algorithm}, {training.policy}"
+        score = f", accuracy {100 * self.accuracy:.2f} %" if self.records else ""
+        where = f", in {self.folder}" if self.folder else ""
+        return f"Run({what}: {len(self.records)} of {total} rounds{score}{where})"
 
     @property
     def finished(self) -> bool:
@@ -79,6 +86,7 @@ def train(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    force: bool = False,
     tensorboard: bool = False,
     dataset: Dataset | None = None,
     watch: Watch = lambda _: None,
@@ -90,17 +98,20 @@ def train(
         config: what to do; see `load`.
         out: a run directory to write; without one nothing is kept but what is returned.
         resume: go on with the run that is there.
+        force: write there even if the directory holds something else; a run that is there is never replaced.
         tensorboard: write events for TensorBoard into the run directory.
         dataset: the one that the configuration names, if it is loaded already.
         watch: called after every round with its record; when resuming, first with those that are there.
         stop: asked after every round; if it says so, a checkpoint is written and the run is left.
     """
+    if out == "":
+        raise InputError.of("--out", "the name of a directory", "an empty text")
     place = None if out is None else RunDirectory(Path(out))
     if place is None and (resume or tensorboard):
         raise InputError(f"out must be given with {'resume' if resume else 'tensorboard'}=True")
     if place is not None:
-        place.check_free(config, resume)
-        if place.exists and place.summary is not None:
+        place.check_free(config, resume, force)
+        if place.summary is not None:
             return _over(config, place, watch)
     found = dataset or config.data.load()
     settings, game = config.training, config.game
@@ -112,7 +123,7 @@ def train(
         if place is None:
             return _rounds(config, federation, None, None, [], watch, stop)
         with place.held():  # all that can be wrong has shown itself: nothing is written before
-            records = _begin(config, place, federation, policy, found)
+            records = _begin(config, place, federation, policy, found, force)
             events = _events(place, federation.round) if tensorboard else None
             return _rounds(config, federation, place, events, records, watch, stop)
     finally:
@@ -121,7 +132,7 @@ def train(
 
 def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
     """A run that is over already."""
-    records = read_metrics(place.folder)
+    records = place.records()
     if len(records) != config.game.num_rounds:
         raise InputError.of(
             f"{place.folder}/metrics.jsonl", f"of {config.game.num_rounds} rounds", len(records)
@@ -132,19 +143,24 @@ def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
 
 
 def _begin(
-    config: Config, place: RunDirectory, federation: Federation, policy: Policy, dataset: Dataset
+    config: Config,
+    place: RunDirectory,
+    federation: Federation,
+    policy: Policy,
+    dataset: Dataset,
+    force: bool,
 ) -> list[Record]:
     """Write what is known, or take up the run that is there; its records so far."""
     data = data_fingerprint(dataset)
     if not place.exists:
-        place.begin(config, policy.plan if isinstance(policy, Planned) else None, data)
+        place.begin(config, policy.plan if isinstance(policy, Planned) else None, data, force)
         return []
     place.check_data(data)
     state, records = place.resume()
     if state is not None:
         try:
             federation.restore(state)
-        except (KeyError, ValueError, IndexError) as fault:
+        except (KeyError, ValueError, IndexError, TypeError) as fault:
             raise InputError(f"{place.folder}/checkpoint.npz must be of this run: {fault}") from None
     return records
 

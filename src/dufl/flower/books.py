@@ -8,7 +8,7 @@ import numpy as np
 
 from dufl.data.datasets import Dataset
 from dufl.experiment.config import Config
-from dufl.experiment.files import make_directory
+from dufl.experiment.output import FLOWER
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Run, data_fingerprint
 from dufl.flower.deal import Deal
@@ -29,7 +29,7 @@ class Books:
     def __init__(self, config: Config, dataset: Dataset, folder: Path, watch: Watch = lambda _: None) -> None:
         self._config = config
         self._data = data_fingerprint(dataset)
-        self._place = RunDirectory(folder)
+        self._place = RunDirectory(folder, FLOWER)
         self._watch = watch
         self._records: list[Record] = []
         self._began = time.perf_counter()
@@ -39,7 +39,6 @@ class Books:
         """Write what is known, or take up the run that is there."""
         self._strategy = strategy
         if not self._place.exists:
-            make_directory(self._place.folder)
             self._place.begin(self._config, None, self._data)
             return
         self._place.check_same(self._config)

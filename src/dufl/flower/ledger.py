@@ -108,7 +108,15 @@ class Ledger:
             return [Entry(*row) for row in self._connection.execute(query, given)]
 
     def check(self) -> None:
-        """Refuse a ledger whose shares do not add up."""
+        """Refuse a ledger with other tables, with what is no number, or whose shares do not add up."""
+        with self._reporting():
+            made = self._connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        if sorted(text for (text,) in made) != sorted(_SCHEMA):
+            raise InputError.of(str(self.path), "a ledger with the tables rounds and entries", "others")
+        for entry in self.entries():
+            *numbers, reason = asdict(entry).values()
+            if not all(type(number) is int for number in numbers) or not isinstance(reason, str):
+                raise InputError.of(f"{self.path}: an entry", "integers and a text", f"{entry}")
         sums = dict.fromkeys(self.rounds(), 0)
         for entry in self.entries():
             sums[entry.round] = sums.get(entry.round, 0) + entry.cents

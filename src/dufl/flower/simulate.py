@@ -8,6 +8,8 @@ from typing import Any
 
 from dufl.experiment.config import Config
 from dufl.experiment.files import write_text
+from dufl.experiment.output import FLOWER, claim
+from dufl.experiment.run_directory import RunDirectory
 from dufl.learning.federation import Record
 
 QUIET = {  # nobody is told that this run happens
@@ -43,6 +45,8 @@ def simulate(
 
     from dufl.flower.app import Order, client_app, server_app
 
+    if not RunDirectory(folder, FLOWER).exists:
+        claim(folder, FLOWER)
     path = (folder / "simulation.toml").absolute()
     write_text(path, config.to_toml())
     logging.getLogger("flwr").setLevel(logging.ERROR)

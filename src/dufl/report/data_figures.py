@@ -15,6 +15,7 @@ from dufl.data.datasets import Dataset
 from dufl.data.samples import Samples
 from dufl.errors import InputError
 from dufl.experiment.files import replacing
+from dufl.experiment.output import check_file
 from dufl.report.figures import GREY, style
 
 COLUMNS, ROWS = 10, 3
@@ -93,6 +94,7 @@ def check_picture(path: Path) -> None:
     """Refuse, before any work is done, a place where no picture can be written."""
     if path.suffix != ".png" or not path.parent.is_dir():
         raise InputError.of("out", "a .png in a folder that exists", path)
+    check_file(path, "out")
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -3,19 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from zipfile import BadZipFile
-
-import numpy as np
 
 from dufl.errors import InputError
+from dufl.experiment.files import read_bytes
 from dufl.experiment.planning import rival_of
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.leader import cost_surface
-from dufl.game.plan import Plan, equilibrium
+from dufl.game.plan import Offer, Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
 from dufl.report.plan_figures import offers, right_edge
+from dufl.report.plan_files import read_offer
 from dufl.report.stored import Group, Stored
 
 SURFACE = (21, 17)  # payments, conservation rates
@@ -105,16 +104,9 @@ def _offer(stored: Stored) -> tuple[float, float] | None:
     deal = _agreed(stored)
     if deal is not None:
         return None if deal["first_round"] else (deal["payment"], deal["conservation_rate"])
-    path = stored.folder / "plan.npz"
-    if not path.exists():
+    if "plan.npz" not in stored.place.manifest.files:
         return None
-    try:
-        with np.load(path) as arrays:
-            names = ("payment", "conservation_rate")
-            found = [float(arrays[name]) for name in names if name in arrays]
-    except (OSError, ValueError, TypeError, BadZipFile) as fault:
-        raise InputError(f"{path} must be the plan of the run: {fault}") from None
-    return (found[0], found[1]) if len(found) == 2 else None
+    return read_offer(stored.place.manifest)
 
 
 def is_on_flower(stored: Stored) -> bool:
@@ -134,7 +126,11 @@ def _agreed(stored: Stored) -> dict[str, float] | None:
         return None
     path = stored.folder / "deal.json"
     try:
-        deal = json.loads(path.read_text(encoding="utf-8"))
-        return {name: float(deal[name]) for name in _DEAL}
-    except (OSError, ValueError, TypeError, KeyError) as fault:
+        deal = json.loads(read_bytes(path))
+        found = {name: float(deal[name]) for name in _DEAL}
+        Offer(payment=found["payment"], conservation_rate=found["conservation_rate"])
+        if not (0 <= found["first_round"] < stored.run.config.game.num_rounds and found["phases"] >= 0):
+            raise InputError.of("first_round and phases", "a round and a number >= 0", found)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as fault:
         raise InputError(f"{path} must be what server and clients agreed on: {fault!r}") from None
+    return found

@@ -1,17 +1,22 @@
 """The samples that were trained on: which classes there were when, and how samples look as they age."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dufl.data.arrival import Arrival
 from dufl.data.datasets import Dataset
 from dufl.errors import DuflError
+from dufl.experiment.files import open_regular
+from dufl.experiment.output import reading
+from dufl.experiment.train import data_fingerprint
+from dufl.learning.choices import is_path
 from dufl.report.page import Block, Section, paragraph
 from dufl.report.pictures import ageing_samples, is_picture
 from dufl.report.stored import Group
 
 SHOWN = 4  # datasets at most
 
-Key = tuple[str, str | None]
+Key = tuple[str, str | None, str]
 
 
 def datasets(groups: Sequence[Group]) -> dict[Key, Dataset | str]:
@@ -59,11 +64,25 @@ def _words(groups: Sequence[Group]) -> str:
 
 
 def _key(one: Group) -> Key:
-    return one.config.data.dataset, one.config.data.data_dir
+    return one.config.data.dataset, one.config.data.data_dir, str(one.every[0].environment.get("data"))
 
 
 def _load(one: Group) -> Dataset | str:
+    """The dataset of a group, if it can be had without running code and is the one that was trained on.
+
+    A run directory may be a stranger's: what it names is neither imported nor shown unless it has the
+    checksum that the run has written, which nobody knows of samples that he does not have.
+    """
+    name = one.config.data.dataset
+    if is_path(name):
+        return f"the dataset {name} is made by code, which a report does not run"
     try:
-        return one.config.data.load()
+        if name.endswith(".npz"):
+            with reading(Path(name)):
+                open_regular(Path(name)).close()
+        dataset = one.config.data.load()
     except DuflError as fault:
         return str(fault)
+    if data_fingerprint(dataset) != _key(one)[2]:
+        return f"the samples of {name} on this machine are not those that were trained on"
+    return dataset

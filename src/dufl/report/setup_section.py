@@ -4,9 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from dufl.errors import InputError
 from dufl.experiment.compare import slug
-from dufl.experiment.run_directory import RunDirectory
 from dufl.report.formats import duration
 from dufl.report.page import Block, Cell, Section, code, details, paragraph, table
 from dufl.report.planning import is_negotiated, is_on_flower
@@ -42,7 +40,7 @@ def _runs_table(runs: Sequence[Stored]) -> str:
 
 def _run_row(stored: Stored) -> list[Cell]:
     training, records = stored.run.config.training, stored.run.records
-    summary = RunDirectory(stored.folder).summary or {}
+    summary = stored.place.summary or {}
     accuracy = 100 * records[-1].accuracy if records else float("nan")
     seconds = sum(record.seconds for record in records)
     return [
@@ -63,11 +61,7 @@ def name_of(stored: Stored) -> str:
 
 
 def _file(one: Group) -> str:
-    path = RunDirectory(one.every[0].folder).config
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"{path} must be the configuration of the run: {fault}") from None
+    return one.every[0].place.manifest.read_file("config.toml").decode()
 
 
 def _differences(groups: Sequence[Group]) -> list[str]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from dufl.errors import InputError
 from dufl.experiment.compare import standard_deviation
-from dufl.experiment.config import Config, load
-from dufl.experiment.run_directory import FREE, RunDirectory, read_metrics
+from dufl.experiment.config import Config
+from dufl.experiment.run_directory import FREE, RunDirectory
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
 from dufl.learning.policies import POLICIES
@@ -34,17 +34,18 @@ class Stored:
         run: its configuration and its records.
         environment: what it was computed with.
         settings: its configuration, flat: `training.epochs` and so on.
+        place: its run directory, to read more of it.
     """
 
     run: Run
     environment: dict[str, Any]
     settings: Settings
+    place: RunDirectory
 
     @property
     def folder(self) -> Path:
-        """Its run directory."""
-        assert self.run.folder is not None
-        return self.run.folder
+        """Where its run directory is."""
+        return self.place.folder
 
     @property
     def seed(self) -> int:
@@ -129,7 +130,7 @@ class Group:
 
 def read_runs(places: Iterable[Path]) -> list[Stored]:
     """The runs of some run directories, or of folders that hold run directories."""
-    runs = [_read(folder) for folder in _folders(places)]
+    runs = [_read(place) for place in _directories(places)]
     if not any(stored.run.records for stored in runs):
         where = ", ".join(str(stored.folder) for stored in runs)
         raise InputError.of("RUN_DIR", "a run of at least one round", f"none in {where}")
@@ -155,37 +156,36 @@ def differences(settings: Sequence[Settings]) -> list[str]:
     return [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
 
 
-def _folders(places: Iterable[Path]) -> list[Path]:
+def _directories(places: Iterable[Path]) -> list[RunDirectory]:
     """The run directories that are meant, each once."""
-    found: dict[Path, Path] = {}
+    found: dict[Path, RunDirectory] = {}
     for place in places:
-        inside = [place] if RunDirectory(place).exists else _inside(place)
+        here = RunDirectory.at(place)
+        inside = [here] if here else _inside(place)
         if not inside:
             raise InputError.of("RUN_DIR", "a run directory, or a folder with run directories in it", place)
-        for folder in inside:
-            found.setdefault(folder.resolve(), folder)
+        for run in inside:
+            found.setdefault(run.folder.resolve(), run)
     return list(found.values())
 
 
-def _inside(place: Path) -> list[Path]:
+def _inside(place: Path) -> list[RunDirectory]:
     try:
-        return sorted(path for path in place.iterdir() if RunDirectory(path).exists)
+        folders = sorted(place.iterdir())
     except OSError:
         return []
+    return [run for folder in folders if (run := RunDirectory.at(folder))]
 
 
-def _read(folder: Path) -> Stored:
-    place = RunDirectory(folder)
-    config = load(place.config)
-    path = folder / "environment.json"
-    try:
-        environment = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as fault:
-        raise InputError(f"{path} must be the environment of the run: {fault}") from None
-    run = Run(config, read_metrics(folder), folder=folder)
+def _read(place: RunDirectory) -> Stored:
+    config = place.load()
+    run = Run(config, place.records(), folder=place.folder)
     if any(len(record.volumes) == 0 for record in run.records):
-        raise InputError.of(f"{folder}/metrics.jsonl", "with the volumes of the clients", "none")
-    return Stored(run, environment, _settings(config))
+        raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
+    if len(run.records) > config.game.num_rounds:
+        rule = f"of {config.game.num_rounds} rounds at most"
+        raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
+    return Stored(run, place.environment(), _settings(config), place)
 
 
 def _settings(config: Config) -> Settings:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dufl.experiment.compare import Cell
 from dufl.experiment.files import write_text
+from dufl.experiment.output import COMPARISON, writing
 from dufl.experiment.train import Run
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
 
@@ -61,10 +62,10 @@ def write_comparison(cells: list[Cell], folder: Path) -> list[Path]:
         title = "Test accuracy, mean and range of the seeds" if several else "Test accuracy"
         axes.set(title=title, xlabel="round", ylabel="%")
         axes.legend(loc="lower right")
-        written = save(figure, folder, "comparison")
-    csv = folder / "comparison.csv"
-    write_text(csv, comparison_csv(cells))
-    return [csv, *written]
+    with writing(folder, COMPARISON) as staging, style():
+        write_text(staging / "comparison.csv", comparison_csv(cells))
+        written = [Path("comparison.csv"), *save(figure, staging, "comparison")]
+    return [folder / path.name for path in written]
 
 
 def comparison_csv(cells: list[Cell]) -> str:

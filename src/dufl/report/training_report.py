@@ -1,6 +1,5 @@
 """The report of one run or several: one HTML page, made from their run directories alone."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from dufl.data.arrival import Arrival
 from dufl.errors import DuflError, InputError
 from dufl.experiment.files import write_text
+from dufl.experiment.output import check_file
 from dufl.experiment.run_directory import RunDirectory
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
@@ -46,12 +46,12 @@ def write_report(
     """
     path = out or (places[0] if len(places) == 1 else Path()) / "report.html"
     runs = read_runs(places)
-    _check(path)
+    _check(path, named=out is not None)
     groups = group(runs)
     found = plannings(groups, lambda share: progress(0.5 * share))
     data = datasets(groups)
     arrival = arrival_of(groups, data)
-    in_folder = len(places) == 1 and not RunDirectory(places[0]).exists
+    in_folder = len(places) == 1 and RunDirectory.at(places[0]) is None
     sections = [
         results_section(groups, arrival),
         plan_section(found, lambda share: progress(0.5 + 0.4 * share)),
@@ -71,10 +71,16 @@ def write_report(
     return Written(path, len(runs), len(text.encode()))
 
 
-def _check(path: Path) -> None:
-    """Refuse, before any work is done, a place where no page can be written."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError.of("--out", "a file in a folder that can be written to", path)
+def _check(path: Path, named: bool) -> None:
+    """Refuse, before any work is done, a place where no page can be written.
+
+    A link in a stranger's run directory is not followed: it could lead to any file of the user's.
+    """
+    check_file(path, "--out")
+    if not named and path.is_symlink():
+        raise InputError.of(
+            "--out", f"given, as {path} is a symbolic link", f"none: it leads to {path.resolve()}"
+        )
 
 
 def _data_section(groups: Sequence[Group], found: Sequence[Planning], arrival: Arrival | None) -> Section:

@@ -8,8 +8,9 @@ from typing import Any
 import tomli_w
 
 from dufl.errors import InputError
-from dufl.experiment.config import Config, change, load, resolve, whole_paths
-from dufl.experiment.toml import Table, parse, read
+from dufl.experiment.config import Config, change, resolve, whole_paths
+from dufl.experiment.files import read_bytes
+from dufl.experiment.toml import Table, parse
 from dufl.game.population import Clients
 
 
@@ -74,10 +75,12 @@ def begin(path: Path | None) -> Source:
     """The source that `dufl explore FILE` starts with; everything in it is checked."""
     if path is None:
         return Source()
-    file = load(path).clients.file
-    table = whole_paths(parse(read(path), str(path)), path.parent)
-    people = None if file is None else ClientsFile(file, (path.parent / file).read_bytes())
-    return Source(str(path), tomli_w.dumps(table), people)
+    table = whole_paths(parse(_read(path, "TOML"), str(path)), path.parent)
+    file = _clients_of(table).get("file")
+    people = ClientsFile(file, _read(path.parent / file, "CSV")) if isinstance(file, str) else None
+    source = Source(str(path), tomli_w.dumps(table), people)
+    source.config(name=str(path))
+    return source
 
 
 def uploaded(content: bytes, name: str, people: ClientsFile | None) -> Source:
@@ -93,6 +96,14 @@ def uploaded(content: bytes, name: str, people: ClientsFile | None) -> Source:
 def file_name(name: str) -> str:
     """The last part of a file's name, whatever folder stands before it."""
     return PurePath(name.replace("\\", "/")).name
+
+
+def _read(path: Path, kind: str) -> bytes:
+    """What is in a file that a configuration may name: no device, whose end would be waited for."""
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise InputError(f"{path} must be a readable {kind} file: {error}") from None
 
 
 def _clients_of(table: Table) -> dict[str, Any]:

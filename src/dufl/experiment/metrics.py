@@ -1,0 +1,156 @@
+"""`metrics.jsonl`: one JSON object per round, each with a checksum of its own.
+
+The last entry of a line, `checksum`, is the beginning of the SHA-256 of all that stands before it. So a line
+that was damaged or edited is found, and one that a kill has cut short is known to be that.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dufl.errors import InputError
+from dufl.experiment.files import from_json, read_bytes, to_json
+from dufl.experiment.output import reading
+from dufl.learning.federation import Record
+
+FILE = "metrics.jsonl"
+_LINE = re.compile(r'(\{.*), "checksum": "([0-9a-f]{16})"\}')
+_LARGEST = 2**53  # above it integers are no longer exact as floats
+
+
+def to_line(record: Record) -> str:
+    """A record as a line of the file."""
+    return seal(to_json(asdict(record), indent=None))
+
+
+def seal(text: str) -> str:
+    r"""A JSON object on one line, with the checksum as its last entry.
+
+    >>> seal('{"round": 0}')
+    '{"round": 0, "checksum": "ae3a1247d238efa0"}\n'
+    """
+    body = text.rstrip()[:-1]
+    return f'{body}, "checksum": "{_checksum(body)}"}}\n'
+
+
+def read_metrics(folder: Path) -> list[Record]:
+    """The rounds of a run, as far as it has come; a line cut short by a kill is left out."""
+    path = folder / FILE
+    with reading(path):
+        content = read_bytes(path)
+    *lines, last = content.split(b"\n")
+    if last and not _is_cut_short(last):
+        lines.append(last)
+    return [_read_line(path, number, line) for number, line in enumerate(lines)]
+
+
+def _is_cut_short(line: bytes) -> bool:
+    """Whether it is the beginning of a line, and not a whole one with another end."""
+    return not any(_LINE.fullmatch(part.decode("utf-8", "replace")) for part in (line, line[:-1]))
+
+
+def _read_line(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return _record(_unsealed(line), number)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        said = f"{error}" or type(error).__name__
+        raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {said}") from None
+
+
+def _unsealed(line: bytes) -> Any:
+    """What a line says, if it is as it was written."""
+    parts = _LINE.fullmatch(line.decode("utf-8"))
+    if parts is None:
+        raise ValueError("it must be a JSON object that ends with its checksum")
+    if _checksum(parts[1]) != parts[2]:
+        raise ValueError("its checksum is another: it was damaged or edited")
+    return from_json(parts[1] + "}")
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _record(values: Any, round: int) -> Record:
+    """The record of a round, every value checked."""
+    missing = [name for name in _RULES if name not in values]
+    unknown = [name for name in values if name not in _RULES]
+    if missing or unknown:
+        raise ValueError(f"it must have {', '.join(_RULES)}, got {', '.join(map(repr, values))}")
+    for name, (rule, holds) in _RULES.items():
+        if not holds(values[name]):
+            raise InputError.of(name, rule, f"{values[name]!r:.80}")
+    if values["round"] != round:
+        raise InputError.of("round", f"{round}, one more than before", values["round"])
+    if sum(values["volumes"]) != values["total_volume"]:
+        raise InputError.of("total_volume", "the sum of volumes", values["total_volume"])
+    known = {name: value for name, value in values.items() if value is not None}
+    return Record(**{**_UNKNOWN, **known})
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_number(value: object) -> bool:
+    return (type(value) is int and abs(value) < _LARGEST) or type(value) is float
+
+
+def _is_amount(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < math.inf
+
+
+def _is_cost(value: Any) -> bool:
+    return value is None or (_is_number(value) and value >= 0)
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or (_is_number(value) and 0 <= value <= 1)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _are_reasons(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        re.fullmatch("[0-9]{1,15}", client) and isinstance(reason, str) for client, reason in value.items()
+    )
+
+
+_COUNT = "an integer >= 0", _is_count
+_COUNTS = "a list of integers >= 0", _are_counts
+_AMOUNT = "a finite number >= 0", _is_amount
+_COST = "a number >= 0, or null", _is_cost
+_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "round": _COUNT,
+    "accuracy": ("in [0, 1], or null", _is_share),
+    "loss": ("a number, or null", lambda value: value is None or _is_number(value)),
+    "total_volume": _COUNT,
+    "mean_age": _AMOUNT,
+    "planned_staleness": ("a finite number >= 0, or null", lambda value: value is None or _is_amount(value)),
+    "payment": _AMOUNT,
+    "server_cost": _COST,
+    "cost_of_payment": _COST,
+    "cost_of_volume": _COST,
+    "cost_of_staleness": _COST,
+    "classes": _COUNT,
+    "volumes": _COUNTS,
+    "participants": _COUNT,
+    "dropped": _COUNTS,
+    "refused": ("an object of texts, by the number of the client", _are_reasons),
+    "seconds": _AMOUNT,
+}
+_UNKNOWN: Mapping[str, Any] = {  # what null stands for: JSON has neither infinity nor NaN
+    "accuracy": math.nan,
+    "loss": math.nan,
+    "planned_staleness": None,
+    "server_cost": math.inf,
+    "cost_of_payment": math.inf,
+    "cost_of_volume": math.inf,
+    "cost_of_staleness": math.inf,
+}
