@@ -2,12 +2,14 @@
 
 import ast
 import importlib
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -86,6 +88,45 @@ def test_the_paper_map_is_true() -> None:
     for file, name in tests:
         source = ast.parse((ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
         assert name in {node.name for node in ast.walk(source) if isinstance(node, ast.FunctionDef)}, name
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_every_name_in_the_documents_exists(page: Path) -> None:
+    """`dufl.solve`, `dufl.learning.policies.Planned.step` and the like, also in sentences."""
+    text = page.read_text(encoding="utf-8")
+    for name in set(re.findall(r"(?<![\w./-])dufl(?:\.[A-Za-z_]\w*)+", text)) - {"dufl.toml"}:
+        assert _exists(name), name
+
+
+def _exists(name: str) -> bool:
+    thing: object = dufl
+    path = "dufl"
+    for part in name.split(".")[1:]:
+        path += f".{part}"
+        if not hasattr(thing, part) and importlib.util.find_spec(path) is not None:
+            importlib.import_module(path)
+        if not hasattr(thing, part):
+            return False
+        thing = getattr(thing, part)
+        if not isinstance(thing, ModuleType):
+            path = "none"
+    return True
+
+
+def test_the_page_on_python_has_the_public_names() -> None:
+    """All of them, in its table; and no function goes by the name that it has at its home only."""
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    table = text.partition("| name |")[2].partition("\n\n")[0]
+    named = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(PUBLIC)
+    for name, home in dufl._HOMES.items():
+        inside = home.partition(":")[2]
+        if inside and inside != name:
+            assert f"`{inside}`" not in text
+            assert f"`{inside}(" not in text
 
 
 def test_the_constraints_pin_every_dependency() -> None:

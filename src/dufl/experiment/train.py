@@ -95,7 +95,7 @@ def train(
     """Train a federation.
 
     Args:
-        config: what to do; see `load`.
+        config: what to do; see `dufl.load_config`.
         out: a run directory to write; without one nothing is kept but what is returned.
         resume: go on with the run that is there.
         force: write there even if the directory holds something else; a run that is there is never replaced.

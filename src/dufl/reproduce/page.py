@@ -5,6 +5,7 @@ from typing import Any
 
 from PIL import Image
 
+from dufl.data.catalogue import CATALOGUE
 from dufl.experiment.files import write_text
 from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS, Cell, cell_of, read_rows
 
@@ -36,8 +37,8 @@ DIFFERENCES = """\
   there at the start, the others arrive evenly until half of the rounds are over, and kept samples get
   Gaussian noise that grows with their age ([the data](data.md)).
 - The CNN and ResNet-18 rows are not at the paper's setting: 30 rounds, small first buffers and few
-  epochs are what two cores can do; the settings stand beside the numbers. So do the data: CIFAR-10,
-  CIFAR-100 and SVHN are subsets of 20,000 training samples here. The paper leaves the light network
+  epochs are what two cores can do; the settings stand beside the numbers. So does the
+  number of training samples, where a part of a dataset was there. The paper leaves the light network
   open; ours was chosen from thirty for plain SGD at the paper's rate of 0.01 ([training](training.md)).
   Momentum 0.9 did not help it (CIFAR-10, σ = 0.75, 40 rounds of 5 epochs, 500 samples at the start:
   54.1 %, and 54.4 % without), a rate of 0.03 made it slower. ResNet-18 has the stem of the original,
@@ -128,11 +129,13 @@ def _tables(rows: list[dict[str, Any]]) -> str:
 
 def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
     by = {cell_of(row): row for row in rows}
-    settings = dict.fromkeys((row["model"], row["changes"], row["seeds"]) for row in rows)
+    settings = dict.fromkeys(
+        (row["model"], row["changes"], row["seeds"], row["train_samples"]) for row in rows
+    )
     told = "; ".join(
-        f"{model}, {seeds} {'seed' if seeds == 1 else 'seeds'}, "
+        f"{model}, {seeds} {'seed' if seeds == 1 else 'seeds'}, {_part(dataset, samples)}"
         + (f"**not the paper's setting:** {_code(changes.split())}" if changes else "the paper's setting")
-        for model, changes, seeds in settings
+        for model, changes, seeds, samples in settings
     )
     took = _duration(sum(row["seconds"] for row in rows))
     head = " | ".join(f"{NAMES[algorithm]}, {policy}" for algorithm in ALGORITHMS for policy in POLICIES)
@@ -142,6 +145,12 @@ def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
         if any(cells):
             lines.append(f"| {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
     return f"**{dataset}** ({told}; {took})\n\n" + "\n".join(lines)
+
+
+def _part(dataset: str, samples: int) -> str:
+    """How much of the dataset was there, if not all."""
+    of = CATALOGUE[dataset].train
+    return f"{samples:,} of {of:,} training samples, " if samples < of else ""
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dufl.data.datasets import listing
+from dufl.data.datasets import Listing, listing
 from dufl.errors import InputError
 from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Config, load
@@ -93,7 +93,11 @@ def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -
                 unknown_key(name, dict.fromkeys(n for k in kinds for n in k), " (cells of the table)")
             )
     kept = [[name for name in kind if name in only] or kind for kind in kinds]
-    datasets = [name for name in kept[0] if not scale.found or name in only or _here(name, data_dir)]
+    datasets = [
+        name
+        for name in kept[0]
+        if not scale.found or name in only or _listed(name, data_dir).state != "missing"
+    ]
     return [
         Cell(dataset, float(sigma), algorithm, policy)
         for dataset in datasets
@@ -103,8 +107,8 @@ def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -
     ]
 
 
-def _here(dataset: str, data_dir: str | None) -> bool:
-    return listing(dataset, None if data_dir is None else Path(data_dir), check=False).state != "missing"
+def _listed(dataset: str, data_dir: str | None) -> Listing:
+    return listing(dataset, None if data_dir is None else Path(data_dir), check=False)
 
 
 def reproduce(
@@ -159,6 +163,7 @@ def _row(cell: Cell, runs: list[Run], changes: Sequence[str]) -> dict[str, Any]:
         "payment": float(np.mean([summary["total_payment"] for summary in summaries])),
         "seeds": len(runs),
         "model": config.training.model,
+        "train_samples": _listed(cell.dataset, config.data.data_dir).train,
         "leader": config.leader.method,
         "num_rounds": config.game.num_rounds,
         "num_clients": config.game.clients.size,
@@ -181,7 +186,7 @@ _NUMBERS = (
     *("time_sensitivity", "accuracy", "std", "paper", "difference", "payment"),
     *("learning_rate", "seconds"),
 )
-_INTEGERS = ("seeds", "num_rounds", "num_clients", "initial_volume", "epochs", "batch_size")
+_INTEGERS = ("seeds", "train_samples", "num_rounds", "num_clients", "initial_volume", "epochs", "batch_size")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
