@@ -25,28 +25,33 @@ class UnknownArraysError(InputError):
         self.there = there
 
 
-def read_arrays(path: Path, names: Iterable[str], limit: int = LIMIT) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(
+    path: Path, names: Iterable[str], limit: int = LIMIT, *, only: bool = True
+) -> dict[str, npt.NDArray[Any]]:
     """Arrays of numbers from an `.npz`, plain or in `.xz`.
 
     Args:
         path: the file.
-        names: which arrays; one that is missing is an error, and so is any other.
+        names: which arrays; one that is missing is an error.
         limit: the most bytes that the arrays may take together.
+        only: whether any other array in the file is an error too.
     """
     if path.suffix != ".xz":
         with refusing(path), path.open("rb") as file:
-            return _from_zip(path, file, names, limit)
+            return _from_zip(path, file, names, limit, only)
     with contents(path) as inside:
         unpacked = inside.rest(limit)
     with refusing(path):
-        return _from_zip(path, io.BytesIO(unpacked), names, limit)
+        return _from_zip(path, io.BytesIO(unpacked), names, limit, only)
 
 
-def _from_zip(path: Path, file: IO[bytes], names: Iterable[str], limit: int) -> dict[str, npt.NDArray[Any]]:
+def _from_zip(
+    path: Path, file: IO[bytes], names: Iterable[str], limit: int, only: bool
+) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {}
     with zipfile.ZipFile(file) as archive:
         there = {name.removesuffix(".npy") for name in archive.namelist()}
-        if there != set(names):
+        if not there >= set(names) or (only and there != set(names)):
             raise _unknown(path, there, names)
         for name in names:
             info = archive.getinfo(f"{name}.npy")

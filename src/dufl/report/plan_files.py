@@ -55,7 +55,7 @@ def read_plan(folder: Path) -> tuple[Game, float, float, Array, Array, Competiti
         if "volume" not in arrays:
             raise InputError(f"{path} must hold trajectories: plan again with --trajectories")
     names = ("volume", "collection")
-    volume, collection = read_arrays(path, names).values()
+    volume, collection = read_arrays(path, names, only=False).values()
     for name, values in (("volume", volume), ("collection", collection)):
         _check_trajectory(f"{name} in {path}", values, (config.game.num_rounds, config.game.clients.size))
     return (
@@ -72,7 +72,7 @@ def read_offer(manifest: Manifest) -> tuple[float, float]:
     """R and θ of the plan that a result follows."""
     path = manifest.check("plan.npz")
     names = ("payment", "conservation_rate")
-    found = read_arrays(path, names)
+    found = read_arrays(path, names, only=False)
     for name in names:
         if found[name].shape != () or found[name].dtype != np.float64:
             rule = "one number of the type float64"
