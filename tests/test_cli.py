@@ -388,7 +388,7 @@ def test_as_a_process() -> None:
     assert done.returncode == 2
     assert done.stderr == "error: [game] num_rounds must be >= 2, got 1\n"
     done = subprocess.run(
-        [command, "plan", "--set", "num_rounds=100", "--json"], capture_output=True, text=True, check=False
+        [command, "plan", "--set", "num_rounds=5", "--json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     assert done.stderr == ""

@@ -6,7 +6,6 @@ import signal
 import sys
 import warnings
 from contextlib import suppress
-from typing import TextIO
 
 import click
 import typer
@@ -67,8 +66,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that has no θ shows a question mark
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("once", NegativeUtilityWarning)
-            warnings.showwarning = _show_warning
+            warnings.simplefilter("ignore", NegativeUtilityWarning)  # tables and JSON say it
             code = app(prog_name="dufl", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
@@ -94,17 +92,6 @@ def main() -> None:
     except MemoryError as error:
         code = _fail(f"not enough memory: {error}", 2)
     sys.exit(code)
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    typer.echo(f"warning: {message}", err=True)
 
 
 def _fail(error: object, code: int) -> int:

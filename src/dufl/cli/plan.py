@@ -38,7 +38,6 @@ def plan(
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import has_rival, offered, pinned, rival_of
     from dufl.experiment.planning import summary as sum_up
-    from dufl.game.plan import certify
 
     config = pinned(load(file, changes or []), payment, conservation_rate)
     if out:
@@ -47,21 +46,18 @@ def plan(
         given = payment is not None and conservation_rate is not None
         found = offered(config) if given else config.solve(begin("searching"))
         rival = rival_of(found, begin("comparing with Algorithm 1")) if has_rival(found) else None
-        certificate = certify(found, begin("certifying"))
-        summary = sum_up(found, certificate, rival)
+        summary = sum_up(found, rival)
         if out:
             from dufl.report.plan_files import write_plan
 
             advance = begin("drawing")
             written = write_plan(found, rival, summary, config, out, trajectories, advance, force)
-    if not found.converged:
-        typer.echo(f"warning: the equilibrium is only within {found.residual:.1e}", err=True)
     if json:
         typer.echo(to_json(summary), nl=False)
         return
     from dufl.report.plan_table import plan_table
 
     output = console()
-    output.print(plan_table(found, certificate, rival))
+    output.print(plan_table(found, rival))
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

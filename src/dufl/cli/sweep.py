@@ -110,7 +110,7 @@ def _axis(axis: str) -> tuple[str, dict[str, Any]]:
 
 
 def _row(config: "Config") -> dict[str, Any]:
-    from dufl.game.plan import algorithm1_rival, certify, solve
+    from dufl.game.plan import algorithm1_rival, solve
 
     best = solve(config.game, competition=config.leader.competition)
     paper = algorithm1_rival(config.game, config.leader.competition)
@@ -122,5 +122,5 @@ def _row(config: "Config") -> dict[str, Any]:
         "algorithm1_conservation_rate": paper.conservation_rate if paper else None,
         "algorithm1_cost": paper.server_cost if paper else None,
         "no_update_cost": best.no_update_cost,
-        "influence_gain": certify(best).influence,
+        "influence_gain": best.certificate.influence,
     }

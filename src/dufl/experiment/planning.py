@@ -3,7 +3,6 @@
 from typing import Any
 
 from dufl.experiment.config import Config
-from dufl.game.certificate import Certificate
 from dufl.game.plan import Offer, Plan, algorithm1_rival, equilibrium
 from dufl.game.search import Progress
 
@@ -43,13 +42,13 @@ def rival_of(plan: Plan, progress: Progress = lambda _: None) -> Plan | None:
     return algorithm1_rival(plan.game, plan.competition, progress) if has_rival(plan) else None
 
 
-def summary(plan: Plan, certificate: Certificate, rival: Plan | None) -> dict[str, Any]:
+def summary(plan: Plan, rival: Plan | None) -> dict[str, Any]:
     """What `dufl plan --json` prints."""
     found = plan.summary() | {
-        "deviation_gain": certificate.deviation_gain,
-        "influence_gain": certificate.influence,
-        "certificate_holds": certificate.holds(),
-        "losing_clients": int((plan.outcomes.utility < 0).sum()),
+        "deviation_gain": plan.certificate.deviation_gain,
+        "influence_gain": plan.certificate.influence,
+        "certificate_holds": plan.certificate.holds(),
+        "losing_clients": plan.certificate.losing_clients,
     }
     if rival:
         found["algorithm1_cost"] = rival.server_cost

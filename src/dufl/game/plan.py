@@ -161,7 +161,7 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """The independent judgement of the clients' part of the plan."""
-        return _examined(self)
+        return certify(self)
 
     def __repr__(self) -> str:
         """The offer and what it costs, in a line."""
@@ -290,10 +290,6 @@ def equilibrium(
 
 def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     """Judge a plan client by client, independently of the solvers; see `Certificate`."""
-    return _examined(plan, progress)
-
-
-def _examined(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     clients = plan.game.clients
 
     def add_up(part: slice) -> Array:

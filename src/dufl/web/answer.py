@@ -14,7 +14,7 @@ from dufl.experiment.planning import offered, rival_of, summary
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import cost_surface
-from dufl.game.plan import Plan, algorithm1_rival, certify
+from dufl.game.plan import Plan, algorithm1_rival
 from dufl.game.search import Progress
 from dufl.report.plan_figures import offers, right_edge
 from dufl.web.choices import Question
@@ -112,7 +112,7 @@ def surface_of(question: Question, progress: Progress = _ignore) -> Surface:
 def plan_json(question: Question) -> str:
     """What `dufl plan --json` prints for the same."""
     plan = plan_of(question)
-    return to_json(summary(plan, certify(plan), rival_of(plan)))
+    return to_json(summary(plan, rival_of(plan)))
 
 
 def trajectories_csv(plan: Plan) -> str:
