@@ -22,8 +22,8 @@ from dufl.data.samples import Samples
 from dufl.data.streams import BEFORE, Stream
 from dufl.data.whole import WholePlan, whole_plan
 from dufl.errors import InputError
-from dufl.experiment.files import replacing
 from dufl.flower.masking import new_key, public_key
+from dufl.flower.private import private_directory, replacing_private
 from dufl.flower.wire import commitment
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
@@ -89,7 +89,7 @@ class Holding:
     def __init__(self, person: Person) -> None:
         self.person = person
         if not person.file.exists():
-            person.file.parent.mkdir(parents=True, exist_ok=True)
+            private_directory(person.file.parent)
             _create(person)
         self._buffer = DurableBuffer.open(person.file)
         if self._buffer.recall("key") is None:
@@ -183,7 +183,7 @@ class Holding:
 
     def put_aside(self, round: int, fresh: Samples) -> None:
         """Keep what was collected in a round until the next one begins."""
-        with replacing(self._waiting(round)) as temporary, temporary.open("wb") as stream:
+        with replacing_private(self._waiting(round)) as temporary, temporary.open("wb") as stream:
             np.savez(stream, features=fresh.features, labels=fresh.labels)
 
     def _collected(self, round: int, asked: int) -> Samples:
