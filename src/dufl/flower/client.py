@@ -7,8 +7,8 @@
 and inside `@app.train()`, `update.held` is what the client holds in this round.
 
 Flower copies apps: in simulation it pickles the app, with its mods, for every message, while the train
-function finds `update` by its name in a module of the process that it runs in. So a `DataUpdate` keeps nothing
-between calls: what is held belongs to the message that is being answered, whichever object is asked for it.
+function finds `update` by its name in a module of the process that it runs in. So a `DataUpdate` keeps
+nothing between calls: what is held belongs to the message that is being answered, whichever object is asked.
 """
 
 import sys
@@ -71,9 +71,7 @@ class DataUpdate:
         """What the client holds in the round that it is training in."""
         held = _HELD.get(None)
         if held is None:
-            raise InputError(
-                "held must be asked for while training, in the thread of the train function"
-            )
+            raise InputError("held must be asked for while training, in the thread of the train function")
         return held
 
     def loader(self, batch_size: int) -> Any:

@@ -141,6 +141,7 @@ class Holding:
         }
         known = self._buffer.recall("plan")
         if known is None or json.loads(known) != facts:
+            self._forget_collected()
             self._buffer.remember(plan=json.dumps(facts))
         return tuple(commitment(int(size), self._nonce(first_round + t)) for t, size in enumerate(plan.size))
 
@@ -195,6 +196,13 @@ class Holding:
 
     def _nothing(self) -> Samples:
         return self._buffer.held().samples.take(slice(0, 0))
+
+    def _forget_collected(self) -> None:
+        """What was put aside for rounds of another plan, and never fetched, is not fresh in this one."""
+        file = self.person.file
+        for path in file.parent.iterdir():
+            if path.name.startswith(f"{file.name}.collected-"):
+                path.unlink(missing_ok=True)
 
     def _waiting(self, round: int) -> Path:
         return self.person.file.with_name(f"{self.person.file.name}.collected-{round}.npz")

@@ -19,7 +19,7 @@ def private_directory(path: Path) -> Path:
 
 @contextmanager
 def replacing_private(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, for its owner alone; it takes its name once the block has ended well."""
+    """A temporary file beside `path`, for its owner alone; takes its name once the block has ended well."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     temporary = Path(name)
     try:

@@ -261,4 +261,6 @@ def _said(now: Round) -> str:
     volume = sum(claim.volume for claim in now.claims)
     problems = f", refused {now.refused}" if now.refused else ""
     problems += f", missing {now.missing}" if now.missing else ""
-    return f"{len(now.claims)} updates on {volume} samples, paid {now.cents / 100:.2f}{problems}"
+    numbers = {name: value for name, value in now.metrics.items() if isinstance(value, int | float)}
+    tested = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
+    return f"{len(now.claims)} updates on {volume} samples, paid {now.cents / 100:.2f}{problems}{tested}"
