@@ -13,13 +13,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
-from ray import cloudpickle
+from ray import cloudpickle as ray_cloudpickle
 
 from dufl.experiment.config import load
 from dufl.flower.app import World, client_app, evaluation, strategy_of
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.server import Round
 
+cloudpickle: Any = ray_cloudpickle  # what Flower sends apps with
 Answer = Callable[[], Message]
 Meddle = Callable[[int, Message, Answer], Message | None]
 
@@ -95,7 +96,8 @@ class InProcessGrid(Grid):
 
     def _answer(self, arrived: Message, node: int) -> Message:
         try:
-            return cloudpickle.loads(self._app)(copy.deepcopy(arrived), self._contexts[node])
+            app: ClientApp = cloudpickle.loads(self._app)
+            return app(copy.deepcopy(arrived), self._contexts[node])
         except Exception as fault:  # as a SuperNode does
             return Message(Error(code=0, reason=str(fault)), reply_to=arrived)
 

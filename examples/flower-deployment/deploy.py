@@ -189,7 +189,7 @@ class Deployment:
                 self.start_node(int(name.removeprefix("node-")))  # as a service manager would
             if time.monotonic() - began > seconds:
                 raise TimeoutError(f"the run is still {status} after {seconds:g} s")
-            time.sleep(2)
+            time.sleep(4)
         return status
 
     # ----- small things

@@ -73,7 +73,7 @@ def _plain(name: str, value: Any) -> np.ndarray[Any, Any]:
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """All that is in the file."""
     try:
-        with np.load(path) as kept:
+        with path.open("rb") as stream, np.load(stream) as kept:
             found = {name: kept[name] for name in kept.files}
             int(found["round"])
             return found
