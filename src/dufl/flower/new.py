@@ -40,7 +40,7 @@ negotiate = true       # false: the costs in `config` are those of the clients
 IGNORED = """\
 /server.toml
 /client.toml
-/run/
+/run*/
 /clients/
 *.fab
 """
