@@ -1,4 +1,7 @@
-"""Flower's client and server apps in one process: real messages, real apps, no transport."""
+"""Flower's client and server apps in one process: real messages, real apps, no transport.
+
+As in Flower's simulation, every message is answered by a copy of the client app that was pickled and read.
+"""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -10,12 +13,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
+from ray import cloudpickle as ray_cloudpickle
 
 from dufl.experiment.config import load
 from dufl.flower.app import World, client_app, evaluation, strategy_of
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.server import Round
 
+cloudpickle: Any = ray_cloudpickle  # what Flower sends apps with
 Answer = Callable[[], Message]
 Meddle = Callable[[int, Message, Answer], Message | None]
 
@@ -33,7 +38,7 @@ class InProcessGrid(Grid):
         run_config: dict[str, Any] | None = None,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        self.app = app
+        self._app = cloudpickle.dumps(app)
         self.nodes = {1000 + 7 * (num_clients - k): k for k in range(num_clients)}
         self.meddle = meddle or (lambda client, message, answer: answer())
         self.sent: list[Message] = []
@@ -91,7 +96,8 @@ class InProcessGrid(Grid):
 
     def _answer(self, arrived: Message, node: int) -> Message:
         try:
-            return self.app(copy.deepcopy(arrived), self._contexts[node])
+            app: ClientApp = cloudpickle.loads(self._app)
+            return app(copy.deepcopy(arrived), self._contexts[node])
         except Exception as fault:  # as a SuperNode does
             return Message(Error(code=0, reason=str(fault)), reply_to=arrived)
 
@@ -119,13 +125,14 @@ class Run:
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
-        self.path = folder / "config.toml"
-        if not self.path.exists():
-            self.path.write_text(config.to_toml())
+        path = folder / "config.toml"
+        if not path.exists():
+            path.write_text(config.to_toml())
+        self.path = path
         self.folder = folder
         self.config = config
         self.world = World(config)
-        app = client_app(lambda _: (self.path, folder / "clients"))
+        app = client_app(lambda _: (path, folder / "clients"))
         self.grid = InProcessGrid(app, config.game.clients.size, meddle)
         self.rounds: list[Round] = []
         self.strategy, self.arrays = strategy_of(

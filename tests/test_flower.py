@@ -10,11 +10,13 @@ import pytest
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
+from dufl.errors import InputError
 from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.flower import wire
 from dufl.game.plan import solve
-from flower_grid import SMALL, Run, in_cents
+from dufl.learning.algorithm import Pull
+from flower_grid import SMALL, Answer, Run, in_cents, is_training
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])
@@ -122,3 +124,94 @@ def test_a_rehearsal(dufl_command: Any) -> None:
         assert row["phases"] <= 12
         assert row["residual"] <= 1e-3
         assert row["server_cost"] == pytest.approx(row["server_cost_known"], rel=5e-3)
+
+
+class InPlace:
+    """An algorithm that changes what it is given."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def init(self, weights: Any, num_clients: int) -> Any:
+        return {"own": np.zeros(1, np.float32)}
+
+    def pull(self, state: Any, client: int) -> Pull:
+        return Pull()
+
+    def apply(self, state: Any, weights: Any, updates: Any) -> Any:
+        update = next(iter(updates))
+        given = {"weights": weights, "state": state["own"], "update": update.weights}
+        given[self.where] += 1
+        return weights, state
+
+
+@pytest.mark.parametrize("where", ["weights", "state", "update"])
+def test_an_algorithm_cannot_change_what_it_is_given(tmp_path: Path, where: str) -> None:
+    run = Run(tmp_path, "game.num_rounds=2", "clients.count=2")
+    inner: Any = run.strategy.strategy
+    inner._algorithm = InPlace(where)
+    inner.restore(inner._algorithm.init(None, 2))
+    with pytest.raises(ValueError, match="read-only"):
+        run.start()
+    assert not (tmp_path / "server" / "ledger.sqlite").exists()  # the round is not over, and not paid
+
+
+class FirstOnly(InPlace):
+    """An algorithm that looks at one update and ends."""
+
+    def apply(self, state: Any, weights: Any, updates: Any) -> Any:
+        return next(iter(updates)).weights, state
+
+
+def test_who_is_used_and_paid_does_not_depend_on_the_algorithm(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Answer) -> Message:
+        reply = answer()
+        if client == 2 and is_training(message):
+            arrays = wire.from_arrays(reply.content["arrays"])
+            reply.content["arrays"] = wire.to_arrays({name: array * np.nan for name, array in arrays.items()})
+        return reply
+
+    found = []
+    for name in ("all", "first"):
+        run = Run(tmp_path / name, "game.num_rounds=2", meddle=meddle)
+        if name == "first":
+            inner: Any = run.strategy.strategy
+            inner._algorithm = FirstOnly("")
+        run.start()
+        used = [[(claim.client, claim.volume) for claim in round.claims] for round in run.rounds]
+        found.append((run.entries(), used, [(round.refused, round.cents) for round in run.rounds]))
+    assert found[0] == found[1]
+    assert [(entry.client, bool(entry.cents)) for entry in found[0][0][:4]] == [
+        *[(0, True), (1, True), (2, False), (3, True)]
+    ]
+
+
+def test_a_state_that_could_not_be_read_again_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    run = Run(tmp_path, "game.num_rounds=2", "clients.count=2")
+    inner: Any = run.strategy.strategy
+    inner.state = lambda: {"own": np.array([{"an": "object"}])}
+    with pytest.raises(InputError, match="'own' in the state of the strategy must be an array of numbers"):
+        run.start()
+    assert not (tmp_path / "server" / "server.npz").exists()
+
+
+@pytest.mark.parametrize("name", ["server.npz", "deal.json"])
+@pytest.mark.parametrize(
+    "damage", [lambda content: b"", lambda content: content[:-40], lambda content: b"{}"]
+)
+def test_damaged_files_of_the_server(tmp_path: Path, name: str, damage: Any) -> None:
+    Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+    path = tmp_path / "server" / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=f"{name} must be"):
+        Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+
+
+def test_a_run_that_is_over_is_said_to_be_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+    before = (tmp_path / "server" / "server.npz").read_bytes()
+    Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+    assert f"{tmp_path / 'server'} holds a run that is over: to begin anew, give another" in caplog.text
+    assert (tmp_path / "server" / "server.npz").read_bytes() == before
+    with pytest.raises(InputError, match=r"num_rounds must be 2, as in the run that .* holds, got 3"):
+        Run(tmp_path, "game.num_rounds=3", "clients.count=2").start()

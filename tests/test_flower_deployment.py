@@ -1,7 +1,9 @@
 """A real deployment on loopback: SuperLink with TLS and node keys, SuperNodes, a run, kills."""
 
-import importlib.util
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,21 +17,11 @@ from dufl.data.durable import DurableBuffer
 from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
-from dufl.flower.ledger import Ledger
+from dufl.flower.ledger import Entry, Ledger
+from flower_processes import DEPLOY, run, script, with_home
 from reports import report
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "flower-deployment" / "deploy.py"
 SMALL = ("game.num_rounds=3", "clients.initial_volume=60", "training.epochs=2")
-
-
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("deploy", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["deploy"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 deploy = script()
@@ -56,9 +48,8 @@ def set_timeout(deployment: Any, seconds: float) -> None:
     project.write_text(project.read_text().replace("timeout = 600.0", f"timeout = {seconds}"))
 
 
-def assert_whole(deployment: Any, rounds: int) -> list[Any]:
-    """A run that went through: its model, its metrics and a ledger with every round once."""
-    run = deployment.app / "run"
+def whole(run: Path, rounds: int) -> list[Entry]:
+    """The entries of a run that went through: its model, its metrics and a ledger with every round once."""
     assert (run / "model.safetensors").exists()
     assert json.loads((run / "summary.json").read_text())["rounds"] == rounds
     assert [record.round for record in read_metrics(run)] == list(range(rounds))
@@ -66,6 +57,10 @@ def assert_whole(deployment: Any, rounds: int) -> list[Any]:
         ledger.check()
         assert list(ledger.rounds()) == list(range(rounds))
         return ledger.entries()
+
+
+def assert_whole(deployment: Any, rounds: int) -> list[Entry]:
+    return whole(deployment.app / "run", rounds)
 
 
 def assert_refused(deployment: Any, why: str, **how: Any) -> None:
@@ -77,20 +72,76 @@ def assert_refused(deployment: Any, why: str, **how: Any) -> None:
     assert why in deployment.log("node-2")
 
 
-def test_tls_and_node_keys(deployment: Any) -> None:
-    run = deployment.run()
-    assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
-    entries = assert_whole(deployment, 3)
-    assert all(not entry.reason for entry in entries)
-    assert len(entries) == 9
-    assert sum(entry.cents for entry in entries) % 3 == 0  # the same for every round
-    deal = json.loads((deployment.app / "run" / "deal.json").read_text())
+def assert_paid(run: Path, rounds: int, clients: int, out: str) -> None:
+    """An update was planned and paid for, and the ledger that was printed says so."""
+    entries, deal = whole(run, rounds), json.loads((run / "deal.json").read_text())
     assert deal["phases"] <= 12
     assert deal["residual"] <= 1e-3
-    page = report(deployment.app / "run", out=deployment.folder / "report.html")
+    volumes = [record.total_volume for record in read_metrics(run)]
+    assert volumes[-1] > volumes[0] > 0  # fresh data were collected
+    assert len(entries) == rounds * clients
+    assert all(entry.cents > 0 and not entry.reason for entry in entries)
+    owed = rounds * round(100 * deal["payment"])
+    assert sum(entry.cents for entry in entries) == owed
+    assert f"Owed for {rounds} of {rounds} rounds: {owed // 100}.{owed % 100:02d}" in out
+    for client in range(clients):
+        assert f"│ {client:6} │ {rounds:11} │" in out
+
+
+def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
+    """As its README says, but smaller; then again: the same keys, nothing lost, nothing left behind."""
+    folder = tmp_path / "deployment"
+    command = [sys.executable, str(DEPLOY), str(folder)]
+    first = run([*command, "--clients", "2", "--set", "game.num_rounds=2"])
+    assert first.returncode == 0, first.stderr
+    assert_paid(folder / "app" / "run", 2, 2, first.stdout)
+    deal = json.loads((folder / "app" / "run" / "deal.json").read_text())
+    page = report(folder / "app" / "run", out=tmp_path / "report.html")
     assert f"R = {deal['payment']:,.2f} a round" in page.text
     assert "found by asking the clients" in page.text
-    assert page.csv("volume")["round"] == [0, 1, 2]
+    assert page.csv("volume")["round"] == [0, 1]
+    keys = {path.name: path.read_bytes() for path in folder.glob("node-?")}
+    other = run([*command, "--clients", "3"])
+    assert (other.returncode, other.stdout, other.stderr.count("\n")) == (1, "", 1)
+    assert f"error: {folder} was made with --clients 2" in other.stderr
+    again = run(command)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert_paid(folder / "app" / "run-2", 2, 2, again.stdout)
+    whole(folder / "app" / "run", 2)
+    assert keys == {path.name: path.read_bytes() for path in folder.glob("node-?")}
+    assert not with_home(folder / "home")
+
+
+@pytest.mark.slow
+def test_the_example_interrupted_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "deployment"
+    command = [sys.executable, str(DEPLOY), str(folder)]
+    options = ["--clients", "2", "--set", "game.num_rounds=6"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as begun:
+        metrics = folder / "app" / "run" / "metrics.jsonl"
+        while not metrics.exists() or not metrics.read_text().count("\n"):
+            assert begun.poll() is None
+            time.sleep(0.2)
+        meanwhile = run(command)
+        assert (meanwhile.returncode, meanwhile.stderr.count("\n")) == (1, 1)
+        assert "error: DIR must not be in use" in meanwhile.stderr
+        os.kill(begun.pid, signal.SIGTERM)
+        assert begun.wait(60) == 143
+    assert not with_home(folder / "home")
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert_paid(folder / "app" / "run", 6, 2, done.stdout)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("mine")
+    done = run([sys.executable, str(DEPLOY), str(tmp_path)])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: DIR must be new, empty or that of a deployment, got {tmp_path}\n"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_tls_and_node_keys(deployment: Any) -> None:
     deploy.write_node_key(deployment.folder, 99)
     assert_refused(deployment, "Failed to activate SuperNode", key="node-99")
     assert_refused(deployment, "All SuperNodes must be registered", key="")

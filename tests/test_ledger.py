@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dufl.errors import InputError
 from dufl.flower.ledger import Claim, Ledger, cents, shared
+from dufl.flower.ledger_table import ledger_summary
 
 volumes = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
 
@@ -132,7 +133,7 @@ def test_the_command_shows_who_is_owed_what(tmp_path: Path, dufl_command: Any) -
         ledger.pay(1, 63.18, [Claim(0, 10, 10), Claim(1, 20, 21)])
     code, out, err = dufl_command("ledger", str(path), "--csv", str(tmp_path / "entries.csv"))
     assert (code, err) == (0, "")
-    assert "Owed for 2 rounds: 126.36" in out
+    assert "Owed for 2 of 2 rounds: 126.36" in out
     assert "84.24" in out
     assert "claims 21 samples, agreed to 20" in out
     lines = (tmp_path / "entries.csv").read_text().splitlines()
@@ -143,6 +144,41 @@ def test_the_command_shows_who_is_owed_what(tmp_path: Path, dufl_command: Any) -
     found = json.loads(out)
     assert [row["cents"] for row in found["clients"]] == [8424, 4212]
     assert found["refused"] == [{"round": 1, "client": 1, "reason": "claims 21 samples, agreed to 20"}]
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.1), volumes), min_size=1, max_size=6))
+def test_totals_agree_with_each_other(rounds: list[tuple[float, list[int]]]) -> None:
+    """A round is paid if something is owed for it, for a client as for all; also if R is 0 or a share is."""
+    entries = [
+        entry
+        for t, (payment, held) in enumerate(rounds)
+        for entry in shared(t, payment, [Claim(k, volume, volume) for k, volume in enumerate(held)])
+    ]
+    summary = ledger_summary(entries)
+    paid = [row["rounds_paid"] for row in summary["clients"]]
+    assert max(paid) <= summary["rounds_paid"] <= min(sum(paid), summary["rounds_recorded"])
+    assert summary["rounds_recorded"] == len(rounds)
+    for row in summary["clients"]:
+        assert (row["cents"] > 0) == (row["rounds_paid"] > 0) == (row["samples_paid"] > 0)
+        assert row["cents"] >= row["rounds_paid"]
+    assert sum(row["cents"] for row in summary["clients"]) == summary["cents"]
+
+
+def test_rounds_without_payment_are_not_paid(tmp_path: Path, dufl_command: Any) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        for t, payment in enumerate([0.0, 1.0, 0.0]):
+            ledger.pay(t, payment, [Claim(0, 10, 10), Claim(1, 30, 30)])
+    code, out, err = dufl_command("ledger", str(path))
+    assert (code, err) == (0, "")
+    assert "Owed for 1 of 3 rounds: 1.00" in out
+    assert [line.split("│")[1:4] for line in out.splitlines() if line.startswith("│")] == [
+        ["      0 ", "           1 ", "           10 "],
+        ["      1 ", "           1 ", "           30 "],
+    ]
+    found = json.loads(dufl_command("ledger", str(path), "--json")[1])
+    assert (found["rounds_paid"], found["rounds_recorded"], found["cents"]) == (1, 3, 100)
+    assert [row["rounds_paid"] for row in found["clients"]] == [1, 1]
 
 
 def test_the_command_refuses_what_is_no_ledger(tmp_path: Path, dufl_command: Any) -> None:

@@ -4,13 +4,18 @@
 
 Everything goes into DIR. The exit code is not zero if the run failed, and no process is left behind. On
 machines of your own, run the same commands where they belong: this file prints each of them.
+
+Run it again on the same DIR: a run that was interrupted goes on; after one that is over, the same clients,
+with the same keys and what they hold by now, begin a new one.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +24,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from signal import SIGKILL
 from types import TracebackType
@@ -31,6 +36,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
+FEW = ("game.num_rounds=5", "clients.initial_volume=60")  # soon done, and fresh data are worth their price
+ADMISSION = 180.0  # seconds that nodes are started again, if the SuperLink does not let them in
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -46,23 +53,32 @@ class Deployment:
         self._changes = list(changes)
 
     def __enter__(self) -> "Deployment":
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = lock(self.folder)
         write_certificates(self.folder)
         for client in range(self.clients):
             write_node_key(self.folder, client)
         if not self.app.exists():
-            told = [part for change in self._changes for part in ("--set", change)]
-            self.command(
-                "dufl", "flower", "new", str(self.app), "--set", f"clients.count={self.clients}", *told
-            )
+            told = set_options([f"clients.count={self.clients}", *self._changes])
+            self.command("dufl", "flower", "new", str(self.app), *told)
         self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in list(self.processes):
-            self.stop(name)
+        everyone = [pid for process in self.processes.values() for pid in family(process)]
+        nodes = [process for name, process in self.processes.items() if name != "superlink"]
+        for process in nodes:
+            process.terminate()  # it tells the SuperLink that it goes, and so may come again at once
+        for process in nodes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        kill(everyone)
+        for process in self.processes.values():
+            process.wait(60)
+        self.processes.clear()
+        os.close(self._lock)
 
     def connect(self, trust: str) -> None:
         """Tell `flwr` where the SuperLink is, and how it is to be trusted."""
@@ -86,8 +102,12 @@ class Deployment:
         self.wait_for_port("superlink", self.port)
 
     def register(self, client: int) -> None:
-        """Tell the SuperLink a node's public key."""
-        self.flwr("supernode", "register", str(self.folder / f"node-{client}.pub"), "here")
+        """Tell the SuperLink a node's public key, if it does not know it from a run before."""
+        try:
+            self.flwr("supernode", "register", str(self.folder / f"node-{client}.pub"), "here")
+        except RuntimeError as error:
+            if "Public key already in use" not in str(error):
+                raise
 
     def start_node(self, client: int, key: str | None = None, plaintext: bool = False) -> None:
         """Start a SuperNode, with the key of another file or with none, if that is to be tried."""
@@ -128,12 +148,10 @@ class Deployment:
     def stop(self, name: str) -> None:
         """Kill a program and all that it started, and wait until they are gone."""
         process = self.processes.pop(name)
-        family = [process.pid, *descendants(process.pid)]
-        for pid in family:
-            with suppress(ProcessLookupError):
-                os.kill(pid, SIGKILL)
+        gone = family(process)
+        kill(gone)
         process.wait(60)
-        while any(is_alive(pid) for pid in family):
+        while any(is_alive(pid) for pid in gone):
             time.sleep(0.1)
 
     def log(self, name: str) -> str:
@@ -141,6 +159,11 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     # ----- the run
+
+    def run_folder(self) -> Path:
+        """Where the run that is not over goes: `run` in the app directory, then `run-2` and so on."""
+        names = (f"run-{number}" if number > 1 else "run" for number in count(1))
+        return next(self.app / name for name in names if not (self.app / name / "summary.json").exists())
 
     def run(self, *options: str) -> int:
         """Start the run; its number."""
@@ -161,10 +184,12 @@ class Deployment:
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
             for name in [name for name, process in self.processes.items() if process.poll() is not None]:
-                raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
+                if name == "superlink" or time.monotonic() - began > ADMISSION:
+                    raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
+                self.start_node(int(name.removeprefix("node-")))  # as a service manager would
             if time.monotonic() - began > seconds:
                 raise TimeoutError(f"the run is still {status} after {seconds:g} s")
-            time.sleep(2)
+            time.sleep(4)
         return status
 
     # ----- small things
@@ -207,6 +232,50 @@ class Deployment:
             if self.processes[name].poll() is not None or time.monotonic() - began > seconds:
                 raise RuntimeError(f"{name} does not listen:\n{self.log(name)}")
             time.sleep(0.3)
+
+
+def lock(folder: Path) -> int:
+    """Hold a folder until the descriptor is closed; refuse one that another deployment holds."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RuntimeError(f"DIR must not be in use, but another deployment runs in {folder}") from None
+    return descriptor
+
+
+def settle(folder: Path, clients: int | None, changes: Sequence[str]) -> tuple[int, list[str]]:
+    """How many clients, and which changes: those that DIR was made with, or those of a new DIR."""
+    path = folder / "deployment.json"
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise RuntimeError(f"DIR must be new, empty or that of a deployment, got {folder}")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = {"clients": clients or 3, "set": [*FEW, *changes]}
+        path.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if known["clients"] != (clients or known["clients"]) or (changes and known["set"] != [*FEW, *changes]):
+        options = shlex.join(["--clients", str(known["clients"]), *set_options(known["set"])])
+        raise RuntimeError(f"{folder} was made with {options}: give none of them, or another DIR")
+    return known["clients"], known["set"]
+
+
+def set_options(changes: Sequence[str]) -> list[str]:
+    """Changes as options of a command."""
+    return [part for change in changes for part in ("--set", change)]
+
+
+def family(process: "subprocess.Popen[bytes]") -> list[int]:
+    """A process and all that it started."""
+    return [process.pid, *descendants(process.pid)]
+
+
+def kill(pids: Sequence[int]) -> None:
+    """End processes at once."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
@@ -280,32 +349,45 @@ def write_node_key(folder: Path, client: int) -> None:
 
 def write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
     """A private key that nobody else may read."""
-    path.touch(mode=0o600)
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
-def main() -> int:
+def deploy(folder: Path, clients: int, changes: Sequence[str]) -> int:
     """Deploy, run, show the ledger, write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    told = parser.parse_args()
-    with Deployment(told.folder, told.clients, told.set) as deployment:
+    with Deployment(folder, clients, changes) as deployment:
         deployment.start_superlink()
-        for client in range(told.clients):
+        for client in range(clients):
             deployment.register(client)
             deployment.start_node(client)
-        run = deployment.run()
+        done = deployment.run_folder()
+        run = deployment.run("--run-config", f"folder={json.dumps(str(done))}")
         status = deployment.wait(run)
         print(f"run {run}: {status}")
         if status != "finished:completed":
             print(deployment.flwr("log", str(run), "here", "--show"), file=sys.stderr)
             return 1
-        done = deployment.app / "run"
         print(deployment.command("dufl", "ledger", str(done / "ledger.sqlite")))
         print(deployment.command("dufl", "report", str(done)))
     return 0
+
+
+def main() -> int:
+    """Read the options; whatever fails is said in a sentence."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--clients", type=int, help="3 if it is not given")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    told = parser.parse_args()
+    if told.clients is not None and told.clients < 1:
+        parser.error(f"--clients must be >= 1, got {told.clients}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no process is left behind
+    try:
+        return deploy(told.folder, *settle(told.folder, told.clients, told.set))
+    except (RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

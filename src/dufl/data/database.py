@@ -19,6 +19,7 @@ class Kind:
         version: of its tables.
         error: what is raised if it cannot be used.
         alone: whether one process at a time may have it open, or others may read meanwhile.
+        private: whether nobody but its owner may read it, from the moment of its creation.
     """
 
     what: str
@@ -26,6 +27,7 @@ class Kind:
     version: int
     error: type[InputError] = InputError
     alone: bool = True
+    private: bool = False
 
     def connect(self, path: Path) -> sqlite3.Connection:
         """A connection; each transaction is durable once it returns."""
@@ -49,6 +51,7 @@ class Kind:
             raise self.error(f"{path} must be in a folder that exists, got {path.parent}")
         temporary = path.with_name(f".{path.name}.new")
         temporary.unlink(missing_ok=True)
+        temporary.touch(0o600 if self.private else 0o666, exist_ok=False)  # files of SQLite beside it follow
         connection = self.connect(temporary)
         with transaction(connection):
             fill(connection)

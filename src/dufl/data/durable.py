@@ -23,7 +23,7 @@ from dufl.data.samples import Samples
 from dufl.errors import BufferFileError, InputError
 
 APPLICATION = 0x4455464C  # "DUFL", in the header of the file
-KIND = Kind("buffer file", APPLICATION, version=1, error=BufferFileError)
+KIND = Kind("buffer file", APPLICATION, version=1, error=BufferFileError, private=True)
 _SCHEMA = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
     "CREATE TABLE samples (id INTEGER PRIMARY KEY, born INTEGER, label INTEGER, checksum INTEGER)",

@@ -27,7 +27,9 @@ class AlgorithmStrategy(Strategy):
         self._settings = settings
         self._algorithm = settings.make_algorithm()
         self._number = num_clients
-        self._state: State = self._algorithm.init(weights, num_clients)
+        self._state: State = _read_only(
+            self._algorithm.init(_read_only({"weights": weights})["weights"], num_clients)
+        )
         self._global: dict[str, Vector] = {}
         self._clients: Mapping[int, int] = {}
 
@@ -43,7 +45,7 @@ class AlgorithmStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The model to every client that takes part, each with what is added to its loss."""
-        self._global = wire.from_arrays(arrays)
+        self._global = _read_only(wire.from_arrays(arrays))
         called, _ = participants(self._settings, self._number, server_round - 1)
         there = set(grid.get_node_ids())
         nodes = {client: node for node, client in self._clients.items() if node in there}
@@ -64,12 +66,13 @@ class AlgorithmStrategy(Strategy):
         updates = [self._update(reply, buffers) for reply in replies if not reply.has_error()]
         if not updates:
             return None, None
-        weights, self._state = self._algorithm.apply(self._state, self._global["weights"], iter(updates))
+        weights, state = self._algorithm.apply(self._state, self._global["weights"], iter(updates))
+        self._state = _read_only(state)
         kept = buffers.value(self._global["buffers"])
         return wire.to_arrays({"weights": weights, "buffers": kept}), None
 
     def _update(self, reply: Message, buffers: Mean) -> Update:
-        arrays = wire.from_arrays(reply.content["arrays"])
+        arrays = _read_only(wire.from_arrays(reply.content["arrays"]))
         (metrics,) = reply.content.metric_records.values()
         volume = int(metrics["num-examples"])  # type: ignore[arg-type]
         buffers.add(arrays["buffers"], volume)
@@ -92,7 +95,15 @@ class AlgorithmStrategy(Strategy):
 
     def restore(self, state: State) -> None:
         """Go on where another was."""
-        self._state = {name: np.asarray(vector) for name, vector in state.items()}
+        self._state = _read_only(state)
+
+
+def _read_only(vectors: Mapping[str, Any]) -> dict[str, Vector]:
+    """The same vectors, which an algorithm can use and not change: what it may change is what it returns."""
+    views = {name: np.asarray(vector).view() for name, vector in vectors.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 def pull_of(records: RecordDict) -> Pull:

@@ -5,9 +5,16 @@
     update.register(app)
 
 and inside `@app.train()`, `update.held` is what the client holds in this round.
+
+Flower copies apps: in simulation it pickles the app, with its mods, for every message, while the train
+function finds `update` by its name in a module of the process that it runs in. So a `DataUpdate` keeps
+nothing between calls: what is held belongs to the message that is being answered, whichever object is asked.
 """
 
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -34,6 +41,8 @@ from dufl.flower.wire import (
 
 Next = Callable[[Message, Context], Message]
 
+_HELD: ContextVar[Held] = ContextVar("held")  # of the message that this thread is answering
+
 
 class DataUpdate:
     """A Flower mod that keeps a client's data fresh while its app trains.
@@ -46,14 +55,24 @@ class DataUpdate:
     def __init__(self, person: Callable[[Context], Person], deadline: float | None = None) -> None:
         self._person = person
         self._deadline = deadline
-        self._held: Held | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled by name, as functions are, if the module of `person` has a name for it.
+
+        Otherwise Flower's simulation would send what `person` needs, a whole dataset, with every message.
+        """
+        module = getattr(self._person, "__module__", None)
+        known = vars(sys.modules[module]) if module in sys.modules and module != "__main__" else {}
+        names = [name for name, value in list(known.items()) if value is self]
+        return (_named, (module, names[0])) if names else super().__reduce_ex__(protocol)
 
     @property
     def held(self) -> Held:
         """What the client holds in the round that it is training in."""
-        if self._held is None:
-            raise InputError("held must be asked for while training, inside the app's train function")
-        return self._held
+        held = _HELD.get(None)
+        if held is None:
+            raise InputError("held must be asked for while training, in the thread of the train function")
+        return held
 
     def loader(self, batch_size: int) -> Any:
         """What the client holds in this round as a `DataLoader` of PyTorch."""
@@ -77,11 +96,11 @@ class DataUpdate:
             collector = Collector(holding.person.stream, held.samples, self._deadline)
             wanted = holding.wanted(round)
             collector.start(wanted, round)
-            self._held = held
+            token = _HELD.set(held)
             try:
                 reply = call_next(message, context)
             finally:
-                self._held = None
+                _HELD.reset(token)
                 fresh = collector.finish().samples
             if wanted:
                 holding.put_aside(round, fresh)
@@ -95,6 +114,11 @@ class DataUpdate:
                 return Message(answer(holding, message.content), reply_to=message)
 
         return reply
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module calls so."""
+    return getattr(import_module(module), name)
 
 
 def _hello(holding: Holding, _: RecordDict) -> RecordDict:

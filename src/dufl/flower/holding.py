@@ -22,8 +22,8 @@ from dufl.data.samples import Samples
 from dufl.data.streams import BEFORE, Stream
 from dufl.data.whole import WholePlan, whole_plan
 from dufl.errors import InputError
-from dufl.experiment.files import replacing
 from dufl.flower.masking import new_key, public_key
+from dufl.flower.private import private_directory, replacing_private
 from dufl.flower.wire import commitment
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
@@ -89,7 +89,7 @@ class Holding:
     def __init__(self, person: Person) -> None:
         self.person = person
         if not person.file.exists():
-            person.file.parent.mkdir(parents=True, exist_ok=True)
+            private_directory(person.file.parent)
             _create(person)
         self._buffer = DurableBuffer.open(person.file)
         if self._buffer.recall("key") is None:
@@ -141,6 +141,7 @@ class Holding:
         }
         known = self._buffer.recall("plan")
         if known is None or json.loads(known) != facts:
+            self._forget_collected()
             self._buffer.remember(plan=json.dumps(facts))
         return tuple(commitment(int(size), self._nonce(first_round + t)) for t, size in enumerate(plan.size))
 
@@ -183,7 +184,7 @@ class Holding:
 
     def put_aside(self, round: int, fresh: Samples) -> None:
         """Keep what was collected in a round until the next one begins."""
-        with replacing(self._waiting(round)) as temporary, temporary.open("wb") as stream:
+        with replacing_private(self._waiting(round)) as temporary, temporary.open("wb") as stream:
             np.savez(stream, features=fresh.features, labels=fresh.labels)
 
     def _collected(self, round: int, asked: int) -> Samples:
@@ -195,6 +196,13 @@ class Holding:
 
     def _nothing(self) -> Samples:
         return self._buffer.held().samples.take(slice(0, 0))
+
+    def _forget_collected(self) -> None:
+        """What was put aside for rounds of another plan, and never fetched, is not fresh in this one."""
+        file = self.person.file
+        for path in file.parent.iterdir():
+            if path.name.startswith(f"{file.name}.collected-"):
+                path.unlink(missing_ok=True)
 
     def _waiting(self, round: int) -> Path:
         return self.person.file.with_name(f"{self.person.file.name}.collected-{round}.npz")

@@ -21,16 +21,21 @@ def money(cents: int) -> str:
 
 
 def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Totals by client, and what was refused, as numbers."""
+    """Totals by client, and what was refused, as numbers.
+
+    A round is paid if something is owed for it; so is a client's round, and the samples in it. An update that
+    was used in a round whose payment is 0 is recorded and not paid.
+    """
     clients: dict[int, dict[str, Any]] = {}
     for entry in entries:
         total = clients.setdefault(entry.client, {"rounds_paid": 0, "samples_paid": 0, "cents": 0})
-        if not entry.reason:
+        if entry.cents:
             total["rounds_paid"] += 1
             total["samples_paid"] += entry.claimed
             total["cents"] += entry.cents
     return {
-        "rounds": len({entry.round for entry in entries if entry.cents}),
+        "rounds_paid": len({entry.round for entry in entries if entry.cents}),
+        "rounds_recorded": len({entry.round for entry in entries}),
         "cents": sum(entry.cents for entry in entries),
         "clients": [{"client": client} | total for client, total in sorted(clients.items())],
         "refused": [
@@ -43,9 +48,8 @@ def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def ledger_table(summary: dict[str, Any]) -> Group:
     """What `dufl ledger` prints."""
-    owed = Table(
-        title=f"Owed for {summary['rounds']} rounds: {money(summary['cents'])}", title_justify="left"
-    )
+    rounds = f"{summary['rounds_paid']} of {summary['rounds_recorded']} rounds"
+    owed = Table(title=f"Owed for {rounds}: {money(summary['cents'])}", title_justify="left")
     for column in ("client", "rounds paid", "samples paid", "owed", "share"):
         owed.add_column(column, justify="right")
     for row in summary["clients"]:

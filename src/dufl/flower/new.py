@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dufl.errors import InputError
 from dufl.experiment.files import make_directory, write_text
+from dufl.flower.private import write_private
 
 PROJECT = """\
 [build-system]
@@ -22,6 +23,7 @@ packages = ["app"]
 
 [tool.flwr.app]
 publisher = "{name}"
+fab-include = ["app/**/*.py"]  # what is sent to SuperLink and nodes: no costs, no runs
 
 [tool.flwr.app.components]
 serverapp = "app.server:app"
@@ -34,6 +36,13 @@ client-config = {client}   # what clients know, in simulation; in a deployment e
 client-folder = {clients}  # their buffers go there, likewise
 timeout = 600.0        # seconds that a round, or a phase of negotiation, waits for its clients
 negotiate = true       # false: the costs in `config` are those of the clients
+"""
+IGNORED = """\
+/server.toml
+/client.toml
+/run*/
+/clients/
+*.fab
 """
 SERVER = '''\
 """The server. For a strategy of your own: `WithDataUpdate(strategy, game, folder)` of dufl.flower.server."""
@@ -69,8 +78,9 @@ def new_app(folder: Path, config: str) -> None:
         "app/__init__.py": '"""Federated learning on fresh data."""\n',
         "app/server.py": SERVER,
         "app/client.py": CLIENT,
-        "server.toml": config,
-        "client.toml": config,
+        ".gitignore": IGNORED,
     }
     for name, text in texts.items():
         write_text(where / name, text)
+    for name in ("server.toml", "client.toml"):
+        write_private(where / name, config)  # costs are what only the one who pays them knows

@@ -9,7 +9,7 @@ server that was killed and starts again there goes on with the round that was no
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -131,6 +131,19 @@ class WithDataUpdate(Strategy):
         self.deal = strike(self.nodes, grid, game, self.round, self._how, plan)
         write_text(self.folder / "deal.json", self.deal.to_json())
 
+    def _agreed(self, num_rounds: int) -> Deal:
+        """The deal of the run in the folder, which must be of as many rounds."""
+        try:
+            deal = Deal.from_json((self.folder / "deal.json").read_text(encoding="utf-8"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{self.folder / 'deal.json'} must be undamaged: {error!r}") from None
+        planned = deal.first_round + len(deal.announced_volume)
+        if planned != num_rounds:
+            raise InputError.of(
+                "num_rounds", f"{planned}, as in the run that {self.folder} holds", num_rounds
+            )
+        return deal
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -210,8 +223,10 @@ class WithDataUpdate(Strategy):
         result, arrays = Result(), initial_arrays
         self.nodes.meet(grid, self.game.clients.size)
         if (self.folder / "deal.json").exists():
-            self.deal = Deal.from_json((self.folder / "deal.json").read_text(encoding="utf-8"))
+            self.deal = self._agreed(num_rounds)
             self.round, arrays = recall(self.folder, self.strategy, arrays)
+            if self.round >= num_rounds:
+                log(WARNING, "%s holds a run that is over: to begin anew, give another folder", self.folder)
         else:
             self._strike(grid, self.game, self._plan)
         result.arrays = arrays
@@ -246,4 +261,6 @@ def _said(now: Round) -> str:
     volume = sum(claim.volume for claim in now.claims)
     problems = f", refused {now.refused}" if now.refused else ""
     problems += f", missing {now.missing}" if now.missing else ""
-    return f"{len(now.claims)} updates on {volume} samples, paid {now.cents / 100:.2f}{problems}"
+    numbers = {name: value for name, value in now.metrics.items() if isinstance(value, int | float)}
+    tested = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
+    return f"{len(now.claims)} updates on {volume} samples, paid {now.cents / 100:.2f}{problems}{tested}"
