@@ -307,7 +307,7 @@ def test_the_command(dufl_command: Any, tmp_path: Path) -> None:
     assert (code, err) == (2, "error: --scale must be one of quick, paper, got 'huge'\n")
     assert not (tmp_path / "o").exists()
     (tmp_path / "reproduction.json").write_text("nonsense")
-    code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path))
+    code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path), "--force")
     assert code == 2
     assert "reproduction.json must be what a reproduction wrote" in err
     (tmp_path / "reproduction.json").write_text('{"clients": {"claims": []}}')

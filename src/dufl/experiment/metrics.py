@@ -132,7 +132,7 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "loss": ("a number, or null", lambda value: value is None or _is_number(value)),
     "total_volume": _COUNT,
     "mean_age": _AMOUNT,
-    "planned_staleness": ("a finite number >= 0, or null", lambda value: value is None or _is_amount(value)),
+    "planned_staleness": _COST,
     "payment": _AMOUNT,
     "server_cost": _COST,
     "cost_of_payment": _COST,

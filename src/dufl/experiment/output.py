@@ -169,7 +169,8 @@ def check_output(folder: Path, kind: Kind, force: bool = False) -> None:
         _refuse(folder, kind, f"which holds a {before.kind.name}")
     names = before.changed if before else _there(folder, kind)
     if names:
-        _refuse(folder, kind, f"where {', '.join(names)} would be replaced, not as dufl has written it")
+        why = "which dufl did not write, or which was edited since, would be replaced"
+        _refuse(folder, kind, f"where {', '.join(names)}, {why}")
 
 
 def claim(folder: Path, kind: Kind, force: bool = False) -> Manifest:

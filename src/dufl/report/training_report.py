@@ -62,7 +62,8 @@ def write_report(
         setup_section(runs, groups, in_folder),
     ]
     top = paragraph(headline(groups, found), "lede") + facts(groups, found)
-    text = make_page(title(groups), top, sections)
+    page = make_page(title(groups), top, sections)
+    text = page.encode(errors="replace").decode()  # names of files need not be UTF-8
     try:
         write_text(path, text)
     except OSError as fault:
