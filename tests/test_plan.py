@@ -305,6 +305,7 @@ def test_numbers_whose_squares_would_overflow_are_refused(change: dict[str, Any]
         {"initial_volume": 1e308},
         {"initial_volume": HUGE},
         {"collection_cost": 1e-300},
+        {"initial_staleness": 1e10},
         {"training_cost": [1e300] * 15},
     ],
     ids=lambda change: f"{change!s:.40}",

@@ -14,7 +14,7 @@ Algorithms = Annotated[
     typer.Option(metavar="A,B,…", help="Which algorithms; by default that of the file.", show_default=False),
 ]
 Policies = Annotated[str, typer.Option(metavar="P,Q,…", help="Which policies of data update.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from training.seed on.")]
+Seeds = Annotated[int, typer.Option(min=1, max=100_000, help="How many seeds, from training.seed on.")]
 
 
 def compare(

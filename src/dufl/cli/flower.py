@@ -95,7 +95,9 @@ def new(
 def rehearse(
     file: File = None,
     changes: Changes = None,
-    draws: Annotated[int, typer.Option(min=1, help="How often the clients' private costs are drawn.")] = 5,
+    draws: Annotated[
+        int, typer.Option(min=1, max=100_000, help="How often the clients' private costs are drawn.")
+    ] = 5,
     json: Json = False,
 ) -> None:
     """Rehearse the negotiation: what the server finds from sums alone, beside what it would find knowing all.

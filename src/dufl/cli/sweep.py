@@ -33,7 +33,9 @@ Axis = Annotated[
     str,
     typer.Argument(metavar="KEY=V1,V2,…", help="What varies, e.g. game.time_sensitivity=0.2,0.41,0.75,1.25"),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Draws of the clients: seeds 0 to this, less one.")]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=100_000, help="Draws of the clients: seeds 0 to this, less one.")
+]
 
 
 def sweep(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 from dufl.game.clients_file import COLUMNS, parse_columns, read_columns, write_columns
-from dufl.inputs import LARGEST, Inputs, NonNegative, Number, Positive
+from dufl.inputs import LARGEST, MOST, Inputs, NonNegative, Number, Positive
 
 Vector = npt.NDArray[np.float64]
 Values = float | Sequence[float] | Vector
@@ -220,11 +220,12 @@ def _check(name: str, values: Vector) -> None:
     sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
     sized = np.where(np.isinf(values) | (values == 0), 1.0, values)
-    sized = (sized >= 1 / LARGEST) & (sized <= LARGEST)
+    largest = float(MOST) if name == "initial_staleness" else LARGEST  # rounds are counted
+    sized = (sized >= 1 / LARGEST) & (sized <= largest)
     for rule, fine in (
         ("a finite number", finite),
         (sign, holds(values)),
-        (f"from {1 / LARGEST:g} to {LARGEST:g}, or 0 where that is allowed", sized),
+        (f"from {1 / LARGEST:g} to {largest:g}, or 0 where that is allowed", sized),
     ):
         if not fine.all():
             k = int(np.argmin(fine))
