@@ -414,16 +414,18 @@ def policy(**results: Any) -> str:
         ({"payment": None}, "payment of round 0 must be a number >= 0, got NoneType"),
         ({"payment": -1}, "payment of round 0 must be a number >= 0, got -1"),
         ({"payment": float("nan")}, "payment of round 0 must be a number >= 0, got nan"),
-        ({"payment": 10**400}, "payment of round 0 must be a number >= 0, got 10000"),
-        ({"payment": "3"}, "payment of round 0 must be a number >= 0, got str"),
-        ({"size": 2.0}, "size of client 0 must be integers >= 0, got 2.0"),
-        ({"size": True}, "size of client 0 must be integers >= 0, got True"),
-        ({"size": None}, "size of client 0 must be integers >= 0, got NoneType"),
+        ({"payment": 10**5000}, "payment of round 0 must be a number >= 0, got an integer of 16610 bits"),
+        ({"payment": "3"}, "payment of round 0 must be a number >= 0, got '3'"),
+        ({"size": 10**5000}, "size of client 0 must be integers in .*, got an integer of 16610 bits"),
+        ({"step": (0, 2**63)}, "step of client 0 in round 0 must be integers in .*, got 9223372036854775808"),
+        ({"size": 2.0}, "size of client 0 must be integers in .*, got 2.0"),
+        ({"size": True}, "size of client 0 must be integers in .*, got True"),
+        ({"size": None}, "size of client 0 must be integers in .*, got NoneType"),
         ({"step": None}, r"step of client 0 in round 0 must be a pair \(keep, collect\), got NoneType"),
         ({"step": [1, 2]}, "step of client 0 in round 0 must be a pair .*, got list"),
         ({"step": (1, 2, 3)}, "step of client 0 in round 0 must be a pair .*, got a tuple of 3"),
-        ({"step": (1, -1)}, "step of client 0 in round 0 must be integers >= 0, got -1"),
-        ({"step": (0.5, 1)}, "step of client 0 in round 0 must be integers >= 0, got 0.5"),
+        ({"step": (1, -1)}, "step of client 0 in round 0 must be integers in .*, got -1"),
+        ({"step": (0.5, 1)}, "step of client 0 in round 0 must be integers in .*, got 0.5"),
         (
             {"step": (21, 0)},
             "step of client 0 in round 0 must be to keep at most the 20 samples there are, got 21",
@@ -447,7 +449,7 @@ def test_a_policy_may_return_numpy_numbers() -> None:
     assert records[1]["payment"] == 2
 
 
-@pytest.mark.parametrize("many", [10**12, 10**30])
+@pytest.mark.parametrize("many", [10**12, 2**62])
 def test_more_samples_than_memory_holds_are_refused_at_once(many: int) -> None:
     fits = r"at most [\d,]+, as many as fit into this machine's memory, got "
     by = f"by policy '{HERE}:OddPolicy' must be {fits}"

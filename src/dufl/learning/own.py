@@ -68,7 +68,7 @@ class OwnAlgorithm:
             vectors = dict(state)
         for name, vector in vectors.items():
             if not isinstance(name, str) or not name.isprintable():
-                raise self._refused("the state", rule, f"the name {name!r}")
+                raise self._refused("the state", rule, f"the name {_kind(name)}")
             if type(vector) is not np.ndarray or vector.dtype.kind not in "biuf":
                 raise self._refused(f"{name!r} in the state", "a NumPy array of numbers", _kind(vector))
         return MappingProxyType({name: _constant(vector) for name, vector in vectors.items()})
@@ -79,7 +79,7 @@ class OwnAlgorithm:
             raise self._refused(what, "a Pull", _kind(pull))
         strength, linear = _real(pull.strength), pull.linear
         if strength is None or not np.isfinite(strength):
-            raise self._refused(what, "a Pull whose strength is a finite number", repr(pull.strength))
+            raise self._refused(what, "a Pull whose strength is a finite number", _kind(pull.strength))
         if linear is None:
             return Pull(strength)
         rule = f"a Pull whose linear is None or of shape {self._shape} and type float32"
@@ -142,8 +142,8 @@ class OwnPolicy:
         return number
 
     def _count(self, what: str, number: object) -> int:
-        if not isinstance(number, Integral) or isinstance(number, bool) or number < 0:
-            raise self._refused(what, "integers >= 0", _kind(number))
+        if not isinstance(number, Integral) or isinstance(number, bool) or not 0 <= int(number) < 2**63:
+            raise self._refused(what, "integers in [0, 2^63)", _kind(number))
         return int(number)
 
     def _fitting(self, client: int, what: str, size: int) -> int:
@@ -198,4 +198,6 @@ def _kind(value: object) -> str:
         return f"{type(value).__name__} of {value.dtype} and shape {value.shape}"
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
-    return repr(value)[:60] if isinstance(value, Real) else type(value).__name__
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)[:60] if isinstance(value, int | float | np.number | str) else type(value).__name__
