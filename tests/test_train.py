@@ -114,29 +114,33 @@ def start(out: Path, *changes: str, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
-    whole = train(small(*LONGER), tmp_path / "whole")
+    told = (*LONGER, "game.num_rounds=120")
+    whole = train(small(*told), tmp_path / "whole")
     out, kills = tmp_path / "killed", 0
     generator = np.random.default_rng(0)
     for _ in range(200):
-        process = start(out, *LONGER)
-        lines = out / "metrics.jsonl"
+        process = start(out, *told)
         deadline = time.monotonic() + 60
-        begun = lines.read_text().count("\n") if lines.exists() else 0
+        goal = rounds_in(out) + int(generator.integers(1, 70))
         while process.poll() is None and time.monotonic() < deadline:
-            if lines.exists() and lines.read_text().count("\n") != begun:  # it is among its rounds
-                time.sleep(generator.uniform(0, 0.15))
+            if rounds_in(out) >= goal:
                 process.kill()
                 kills += 1
                 break
-            time.sleep(0.002)
+            time.sleep(0.001)
         _, said = process.communicate()
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, said
     assert kills >= 2
-    assert_same_run(train(small(*LONGER), out, resume=True), whole)
+    assert_same_run(train(small(*told), out, resume=True), whole)
     one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("whole", "killed"))
     assert one["fingerprint"] == two["fingerprint"]
+
+
+def rounds_in(out: Path) -> int:
+    lines = out / "metrics.jsonl"
+    return lines.read_text().count("\n") if lines.exists() else 0
 
 
 def test_a_line_cut_short_is_made_good(tmp_path: Path) -> None:
