@@ -62,7 +62,7 @@ def write_report(
         setup_section(runs, groups, in_folder),
     ]
     top = paragraph(headline(groups, found), "lede") + facts(groups, found)
-    text = make_page(title(groups), top, sections)
+    text = make_page(title(groups), top, sections).encode("utf-8", "replace").decode()  # odd names of folders
     try:
         write_text(path, text)
     except OSError as fault:
