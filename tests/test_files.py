@@ -6,6 +6,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,19 @@ def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+    train(small(), tmp_path / "run")
+    assert len({found.stat().st_mode for found in (tmp_path / "run").iterdir()}) == 1
+
+
+def test_names_that_are_no_text(dufl_command: Any, tmp_path: Path) -> None:
+    """A folder whose name is not in UTF-8 can be written to; a configuration cannot hold such a name."""
+    out = f"{tmp_path}/\udcff"
+    code, shown, err = dufl_command("train", *told(*SMALL), "--out", out, "--json")
+    assert (code, err, json.loads(shown)["rounds"]) == (0, "", 5)
+    assert Path(out, "report.html").exists()
+    with pytest.raises(InputError, match=r"config.toml must be text that UTF-8 can hold, got .*udcff"):
+        write_text(tmp_path / "config.toml", 'dataset = "a\udcff.npz"')
+    assert not (tmp_path / "config.toml").exists()
 
 
 def test_what_fails_leaves_nothing_behind_and_names_the_file(tmp_path: Path) -> None:
@@ -399,6 +413,36 @@ def test_results_move_in_together_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan.npz must be a regular file"):
         write("plan.json", "plan.npz")
     assert files(place) == before
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from dufl.experiment.output import PLAN, writing
+while True:
+    with writing(Path(sys.argv[1]), PLAN) as staging:
+        for name in ("plan.json", "plan.npz", "config.toml"):
+            (staging / name).write_bytes(staging.name.encode() * 10000)
+"""
+
+
+def test_a_kill_leaves_one_result_or_none(tmp_path: Path) -> None:
+    """Never the files of two, and nothing that would hinder the next."""
+    generator, place = np.random.default_rng(0), tmp_path / "plan"
+    for _ in range(8):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(place)])
+        while not (place / "manifest.json").exists():
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0.5, 1))
+        process.kill()
+        process.wait()
+        manifest = Manifest.read(place)
+        assert manifest
+        assert len({manifest.read_file(name) for name in manifest.files}) <= 1
+        check_output(place, PLAN)
+    with writing(place, PLAN) as staging:
+        (staging / "plan.json").write_text("{}")
+    assert not list(place.glob(".writing-*"))
 
 
 def test_a_result_that_was_cut_short_is_not_taken_for_whole(dufl_command: Any, tmp_path: Path) -> None:

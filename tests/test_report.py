@@ -256,6 +256,13 @@ def test_runs_that_stopped(runs: Path, tmp_path: Path) -> None:
     assert set(page.csv("accuracy")) == {"round", WITH, f"{WITHOUT} (stopped after 3 of 6)"}
 
 
+def test_a_run_of_one_round(tmp_path: Path) -> None:
+    """Nothing has been collected yet."""
+    page = report(make_run(tmp_path / "run", stop=lambda rounds: rounds >= 1), out=tmp_path / "r.html")
+    assert page.csv("accuracy")["round"] == [0]
+    assert "collection" not in page.charts
+
+
 def test_runs_with_different_plans(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sigma = "game.time_sensitivity"
     other = make_run(tmp_path / "other", f"{sigma}=1.25")

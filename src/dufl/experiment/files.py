@@ -66,9 +66,9 @@ def replacing(path: Path) -> Iterator[Path]:
     with naming(path):
         try:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            mode = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
             yield temporary
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            temporary.chmod(mode)  # which a library that writes the file may have narrowed
             sync(temporary)
             temporary.replace(target)
             sync(target.parent)
@@ -89,8 +89,13 @@ def naming(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:  # from the name of a file that is not in UTF-8
+        part = text[max(error.start - 40, 0) : error.end].rpartition("\n")[2]
+        raise InputError.of(path.name, "text that UTF-8 can hold", ascii(part)) from None
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
 
 
 def sync(path: Path) -> None:

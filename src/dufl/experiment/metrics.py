@@ -20,6 +20,7 @@ from dufl.learning.federation import Record
 FILE = "metrics.jsonl"
 _LINE = re.compile(r'(\{.*), "checksum": "([0-9a-f]{16})"\}')
 _LARGEST = 2**53  # above it integers are no longer exact as floats
+_MOST = 1e100  # of what is added up and squared, so that nothing overflows
 
 
 def to_line(record: Record) -> str:
@@ -101,7 +102,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return _is_number(value) and 0 <= value < math.inf
+    return _is_number(value) and 0 <= value <= _MOST
 
 
 def _is_cost(value: Any) -> bool:
@@ -124,7 +125,7 @@ def _are_reasons(value: object) -> bool:
 
 _COUNT = "an integer >= 0", _is_count
 _COUNTS = "a list of integers >= 0", _are_counts
-_AMOUNT = "a finite number >= 0", _is_amount
+_AMOUNT = f"in [0, {_MOST:g}]", _is_amount
 _COST = "a number >= 0, or null", _is_cost
 _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "round": _COUNT,

@@ -6,6 +6,7 @@ that was cut short, mixed up with another or edited is not taken for whole, and 
 but what the command that made it has written there.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from dufl.experiment.files import (
 
 MANIFEST = "manifest.json"
 REPORT = "report.html"
+_STAGING = ".writing-"
 _LARGEST = 1 << 20  # bytes of a manifest
 
 
@@ -187,17 +189,14 @@ def writing(folder: Path, kind: Kind, force: bool = False) -> Iterator[Path]:
     check_output(folder, kind, force)
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     make_directory(folder)
-    staging: Path | None = None
     try:
-        staging = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
-        yield staging
-        _move(staging, folder, kind)
+        with _staging(folder) as staging:
+            yield staging
+            _move(staging, folder, kind)
     except OSError as error:
         unchanged = "nothing there has been changed"
         raise DuflError(f"{folder} cannot be written to: {error.strerror or error}; {unchanged}") from error
     finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
         for place in missing:
             with suppress(OSError):  # it is not empty: all went well
                 place.rmdir()
@@ -223,6 +222,31 @@ def check_file(path: Path, option: str) -> None:
         name = str(target.relative_to(folder))
         if manifest and name != REPORT and _matches(name, (MANIFEST, *manifest.kind.files)):
             raise InputError.of(option, f"no part of the {manifest.kind.name} in {folder}", path)
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside another; those that nobody holds any more, after a kill, are removed."""
+    for left in folder.glob(f"{_STAGING}*"):
+        with suppress(OSError), _held(left):
+            shutil.rmtree(left)
+    staging = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGING))
+    try:
+        with _held(staging):
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder, which no other process then can."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _move(staging: Path, folder: Path, kind: Kind) -> None:

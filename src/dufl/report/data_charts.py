@@ -19,8 +19,9 @@ MEASURED, PLANNED = ": measured", ": planned"
 def data_charts(groups: Sequence[Group], plans: Plans) -> list[Chart]:
     """Volume, collection and age, planned and measured; `plans` has those of the groups that follow one."""
     charts = [_volume(groups, plans)]
-    if plans:
-        charts.append(_collection([group for group in groups if group in plans], plans))
+    collecting = [group for group in groups if group in plans and group.rounds > 1]  # from round to round
+    if collecting:
+        charts.append(_collection(collecting, plans))
     return [*charts, _staleness(groups, plans)]
 
 
