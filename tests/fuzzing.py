@@ -339,7 +339,7 @@ def _odd_paths(corpus: Corpus, place: Path, chance: random.Random) -> Case:
 
 
 def _odd_options(corpus: Corpus, place: Path, chance: random.Random) -> Case:
-    value = chance.choice(ODD)
+    value = chance.choice([odd for odd in ODD if "\0" not in odd])  # which no argument of a process can have
     command = chance.choice(
         (
             ("plan", *told(*TINY), "--payment", value),
@@ -351,10 +351,10 @@ def _odd_options(corpus: Corpus, place: Path, chance: random.Random) -> Case:
             ("reproduce", "table", "--only", value if value not in ("fedavg", "static", "dufl") else "x"),
             ("data", "show", value),
             ("data", "fetch", f"{value}?"),
-            ("flower", "rehearse", "--draws", value if value not in ("2",) else "0"),
+            ("flower", "rehearse", "--draws", f"-{value}"),
             (value,),
             ("plan", f"--{value}"),
-            ("explore", "--port", value if value != "2" else "0"),
+            ("explore", "--port", f"{value}x"),
         )
     )
     return Case(command)

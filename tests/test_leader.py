@@ -184,6 +184,7 @@ EDGES: list[dict[str, Any]] = [
     {"payment_range": (0.0, 0.0), "conservation_range": (0.0, 0.0)},
     {"payment_range": (0.0, 1e9)},
     {"payment_range": (0.0, 1e-9)},
+    {"payment_range": (0.0, 5e-324)},
     {"payment_weight": 1.0},
     {"payment_weight": 0.0},
     {"sampling_noise": 0.0},

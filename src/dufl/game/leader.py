@@ -17,7 +17,7 @@ import numpy as np
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import TYPES, find_equilibrium, price_of
+from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium, price_of
 from dufl.game.parameters import Competition, Game
 from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize
 from dufl.game.stationary import likely_offer
@@ -147,7 +147,7 @@ def _anticipated_cost(game: Game, competition: Competition) -> Cost:
         found = find_equilibrium(
             sample.clients, sample.num_rounds, payment, rate, competition, start, tolerance
         )
-        if payment > 0:
+        if payment >= SMALLEST:
             last[:] = [found.total_volume]
         return server_cost(sample, payment, rate, found.total_volume).total
 

@@ -33,12 +33,14 @@ from dufl.game.parameters import Competition
 from dufl.game.population import Clients
 from dufl.game.stationary import total_volume
 from dufl.game.threads import one_thread
+from dufl.inputs import LARGEST
 
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
 SYSTEM = 500  # the most rounds for which Newton's equations, a matrix of T × T, are set up
 SETTLED = 1e-7  # of log φ: the longest way that Newton may still want to go in the exact game
+SMALLEST = 1 / LARGEST  # a payment below that is none: volumes bought with it could not be told from 0
 TYPES = 256  # in the compressed population on which searches run and which lends its derivative
 
 
@@ -64,7 +66,7 @@ class Equilibrium:
 def price_of(payment: float, announced_volume: Array, competition: Competition) -> tuple[Array, Array]:
     """The price of a sample R/φ(t), and by how much a client's own volume lowers it."""
     nothing = np.zeros_like(announced_volume)
-    if payment == 0:
+    if payment < SMALLEST:
         return nothing, nothing
     price = payment / announced_volume
     return price, price / announced_volume if competition == "exact" else nothing
@@ -95,7 +97,7 @@ def find_equilibrium(
             "competition must be 'mean-field' with a single client, got 'exact': "
             "it is paid all of R whatever it holds"
         )
-    if payment == 0:
+    if payment < SMALLEST:
         nothing = np.zeros(num_rounds)
         held = total_response(clients, nothing, nothing, conservation_rate)
         return Equilibrium(held, held, 0.0, 1, True)
