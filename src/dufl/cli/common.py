@@ -96,8 +96,12 @@ def console(width: int = 100) -> "Console":
     """
     from rich.console import Console
 
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # which ends every command in the same way
+
     wide = None if Console().is_terminal else width
-    return Console(width=wide, markup=False, emoji=False)
+    return Output(width=wide, markup=False, emoji=False)
 
 
 @contextmanager
