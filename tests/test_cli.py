@@ -315,7 +315,7 @@ def test_a_change_without_its_option(
         (["plan", "--payement", "3"], "No such option '--payement'. Did you mean '--payment'?"),
         (["train", "--nonsense"], "No such option '--nonsense'."),
         (["plan", "--payment", "ten"], "Invalid value for '--payment': 'ten' is not a valid float."),
-        (["compare", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range x>=1."),
+        (["compare", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range 1<=x<=100000."),
         (["sweep"], "Missing argument 'KEY=V1,V2,…'."),
     ],
 )

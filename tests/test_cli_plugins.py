@@ -10,6 +10,7 @@ import pytest
 from command_line import GREEDY, SMALL, told
 from dufl.errors import InputError
 from dufl.experiment.sections import DataSection
+from results import reseal
 
 DUFL = Path(sys.executable).with_name("dufl")
 ALIEN = "print('the current folder was asked')\n"
@@ -108,7 +109,8 @@ def test_to_resume_does_not_ask_the_current_folder_either(folder: Path) -> None:
     arguments = told(*SMALL, "policy=my_policies:Greedy")
     code, _, _ = dufl(folder, "train", *arguments, "--out", "run", "--import-from", ".")
     assert code == 0
-    (folder / "run" / "summary.json").unlink()  # as if it had been stopped
+    (folder / "run" / "summary.json").unlink()
+    reseal(folder / "run")  # as if it had been stopped
     code, out, err = dufl(folder, "train", "--out", "run", "--resume")
     assert (code, out) == (2, "")
     assert "add --import-from . to the command" in err

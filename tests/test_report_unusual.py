@@ -62,7 +62,7 @@ def test_where_nobody_is_left_out_nothing_is_said(tmp_path: Path) -> None:
 
 def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_policy_of_report.py").write_text(GREEDY)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     page = report(make_run(tmp_path / "own", "policy=own_policy_of_report:Greedy"), out=tmp_path / "r.html")
     assert "No run on this page follows a plan of the server's" in page.text
     assert "collection" not in page.charts

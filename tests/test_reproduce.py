@@ -231,7 +231,7 @@ def test_numbers_at_another_setting_are_not_held_against_the_paper() -> None:
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("dataset,policy\ndigits,dufl\n")
     with pytest.raises(InputError, match=r"table.csv must be what a reproduction wrote"):
-        reproduce(["table"], TINY, tmp_path, SMALL, ["fedavg", "1.25"])
+        reproduce(["table"], TINY, tmp_path, SMALL, ["fedavg", "1.25"], force=True)
 
 
 def test_both_leaders_are_trained_for_the_same_money(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_the_command(dufl_command: Any, tmp_path: Path) -> None:
     assert code == 2
     assert "reproduction.json must be what a reproduction wrote" in err
     (tmp_path / "reproduction.json").write_text('{"clients": {"claims": []}}')
-    code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path))
+    code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path), "--force")
     assert code == 2
     assert "reproduction.json must be what a reproduction wrote: clients is not whole" in err
 

@@ -58,7 +58,7 @@ def reproduce(
     the configuration of trained items, and is written beside every number.
     """
     from dufl.experiment.files import to_json
-    from dufl.experiment.output import REPRODUCTION, check_file, check_output, claim
+    from dufl.experiment.output import REPRODUCTION, check_file, check_output
     from dufl.reproduce.item import SCALES
     from dufl.reproduce.items import chosen
     from dufl.reproduce.items import reproduce as run_items
@@ -71,8 +71,7 @@ def reproduce(
     if page:
         check_file(page, "--page")
     with progress_bar() as begin:
-        claim(out, REPRODUCTION, force)
-        found = run_items(names, SCALES[scale], out, changes or (), only or (), begin)
+        found = run_items(names, SCALES[scale], out, changes or (), only or (), begin, force)
     shown = {name: found[name] for name in names}
     if page:
         from dufl.reproduce.page import write_page

@@ -219,13 +219,13 @@ def _spread(name: str, values: Vector, size: int) -> Vector:
 def _check(name: str, values: Vector) -> None:
     sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
-    sized = np.where(np.isinf(values) | (values == 0), 1.0, values)
     largest = float(MOST) if name == "initial_staleness" else LARGEST  # rounds are counted
-    sized = (sized >= 1 / LARGEST) & (sized <= largest)
+    smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # by which prices are divided
+    sized = (values >= smallest) & ((values <= largest) | np.isinf(values))
     for rule, fine in (
         ("a finite number", finite),
         (sign, holds(values)),
-        (f"from {1 / LARGEST:g} to {largest:g}, or 0 where that is allowed", sized),
+        (f"from {smallest:g} to {largest:g}", sized),
     ):
         if not fine.all():
             k = int(np.argmin(fine))

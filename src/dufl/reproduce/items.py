@@ -8,7 +8,8 @@ from typing import Any
 
 from dufl.errors import InputError
 from dufl.experiment.config import load, parse_change
-from dufl.experiment.files import make_directory, to_json, write_text
+from dufl.experiment.files import to_json, write_text
+from dufl.experiment.output import REPRODUCTION, claim
 from dufl.inputs import unknown_key
 from dufl.reproduce import clients, convergence, leaders, sensitivity, server, table, updates
 from dufl.reproduce.item import Advance, Item, Scale, unwatched
@@ -46,6 +47,7 @@ def reproduce(
     changes: Sequence[str] = (),
     only: Sequence[str] = (),
     begin: Callable[[str], Advance] = lambda _: unwatched,
+    force: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Run items and write reproduction.json after each; what is there and was run likewise is kept.
 
@@ -56,6 +58,7 @@ def reproduce(
         changes: `section.key=value`, of the configuration of trained items.
         only: which cells of the table; see `table.cells`.
         begin: called with the name of an item, for a function that is told how far it has come.
+        force: write even where there is something else.
     """
     wanted = chosen(names)
     needed = _needed(wanted, scale, changes, only)  # what is wrong is met before hours of work
@@ -64,7 +67,7 @@ def reproduce(
     keys = {name: _key(name, scale, changes, only, needed) for name in wanted}
     due = [name for name in wanted if done.get(name, {}).get("run") != keys[name]]
     _check_data({dataset for name in due for dataset in needed.get(name, ())}, changes)
-    make_directory(out)
+    claim(out, REPRODUCTION, force)
     for name in due:
         told: dict[str, Sequence[str]] = {"changes": changes} if name in TRAINED else {}
         if name == "table":
