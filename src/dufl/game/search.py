@@ -111,14 +111,15 @@ def minimize(
         square = Square((low, square.floor), square.conservation_range)
         best = min(best, _minimize(cost, square, progress), key=lambda choice: choice.cost)
     if known.cost < best.cost * (1 - FINE):
-        best = min(known, _descend(cost, near, known), key=lambda choice: choice.cost)
-    return _rescanned(cost, square.around(best.payment), best)
+        best = min(known, _rescanned(cost, near, _descend(cost, near, known)), key=lambda choice: choice.cost)
+    return best
 
 
 def _rescanned(cost: Cost, square: Square, best: Choice) -> Choice:
     """The best after a closer look near by: two valleys may lie in one cell of the grid."""
     least, most = square.conservation_range
-    if least == most or best.payment == 0:
+    tiny = best.payment <= square.floor and square.floor > square.payment_range[0]
+    if least == most or best.payment == 0 or tiny:
         return best
     _, here = square.coordinates(best.payment, best.conservation_rate)
     cells = np.linspace(-1, 1, SCAN) / (GRID[1] - 1)
@@ -142,7 +143,7 @@ def _minimize(cost: Cost, square: Square, progress: Progress) -> Choice:
     valleys = _valleys(costs)
     for n, (i, j) in enumerate(valleys):
         start = Choice(*square.point(us[i], vs[j]), costs[i, j], best.evaluations)
-        found = _descend(cost, square, start, (us[i], vs[j]))
+        found = _rescanned(cost, square, _descend(cost, square, start, (us[i], vs[j])))
         best = replace(min(best, found, key=lambda choice: choice.cost), evaluations=found.evaluations)
         progress(0.6 + 0.4 * (n + 1) / len(valleys))
     return best
