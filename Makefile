@@ -62,7 +62,7 @@ figures: $(VENV)/.dev browser
 # docs/reproduction.md, from nothing: hours on two cores. What is there already is not run again.
 REPRODUCE := $(BIN)/dufl reproduce --scale paper --out runs/reproduction
 TASKS := --only 1.25 --only 0.75
-CNN := --set game.num_rounds=30 --set clients.initial_volume=200 --set training.epochs=4
+CNN := --set game.num_rounds=30 --set clients.initial_volume=200 --set training.local_epochs=4
 RESNET := $(CNN) --set clients.count=5 --set training.model=resnet18-coarse \
 	--set training.momentum=0.9 --set training.batch_size=32
 reproduction: $(VENV)/.dev

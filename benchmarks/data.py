@@ -42,20 +42,20 @@ def loading(console: Console) -> None:
     console.print(f"MNIST from gzip to ready: {took:.2f} s (target: under 2)")
 
 
-def buffers(console: Console) -> None:
+def model_buffers(console: Console) -> None:
     """A step of 15 buffers against a copy of their bytes, and their noise."""
     generator = np.random.default_rng(0)
-    pictures = generator.random((CLIENTS, HELD, 784), dtype=np.float32)
-    fresh = [Samples(pictures[k, :700], np.zeros(700, int)) for k in range(CLIENTS)]
-    held = [MemoryBuffer(Samples(pictures[k], np.zeros(HELD, int)), client=k) for k in range(CLIENTS)]
-    copy = np.empty_like(pictures)
+    images = generator.random((CLIENTS, HELD, 784), dtype=np.float32)
+    fresh = [Samples(images[k, :700], np.zeros(700, int)) for k in range(CLIENTS)]
+    held = [MemoryBuffer(Samples(images[k], np.zeros(HELD, int)), client=k) for k in range(CLIENTS)]
+    copy = np.empty_like(images)
 
     def step() -> None:
         for buffer, samples in zip(held, fresh, strict=True):
             buffer.advance(300, samples)
 
     step()
-    one_copy = float(np.median(times(lambda: np.copyto(copy, pictures), 30)))
+    one_copy = float(np.median(times(lambda: np.copyto(copy, images), 30)))
     one_step = float(np.median(times(step, 30)))
     console.print(
         f"advance of {CLIENTS} buffers of {HELD:,} × 784 floats: {1e3 * one_step:.1f} ms, a copy of the "
@@ -65,7 +65,7 @@ def buffers(console: Console) -> None:
     ages, ids = np.full(HELD, 30), np.arange(HELD)
 
     def noise(client: int) -> Any:
-        return ageing.apply(pictures[client], ages, 0, client, ids)
+        return ageing.apply(images[client], ages, 0, client, ids)
 
     def all_clients() -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -154,7 +154,7 @@ def main() -> None:
     console = Console(width=110)
     console.print("\nData", style="bold")
     loading(console)
-    buffers(console)
+    model_buffers(console)
     with tempfile.TemporaryDirectory() as folder:
         durable(console, Path(folder))
     collecting(console)

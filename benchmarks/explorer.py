@@ -31,7 +31,7 @@ def measured(tab: AppTest) -> list[tuple[float, float]]:
     """Seconds to the plan and to the whole page, for every σ."""
     marks: list[float] = []
     found = []
-    original = answer.rival_plan
+    original = answer.baseline_plan
 
     def noted(*arguments: Any) -> Any:
         marks.append(time.perf_counter())  # the page has shown the plan, and turns to Algorithm 1

@@ -21,7 +21,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from dufl.flower import DataUpdate, Person, WithDataUpdate, stream_of
+from dufl.flower import ClientProfile, DataUpdateMod, DataUpdateStrategy, stream_of
 from dufl.flower.simulate import BACKEND, QUIET
 from dufl.game.negotiation import Question
 from dufl.game.parameters import Game
@@ -63,9 +63,9 @@ def plain_client(volumes: list[int]) -> ClientApp:
         from torch.utils.data import DataLoader, TensorDataset
 
         config: Any = message.content["config"]
-        pictures, labels = task().digits(train=True).tensors
+        images, labels = task().digits(train=True).tensors
         some = volumes[config["server-round"] - 1]
-        mine = TensorDataset(pictures[:some], labels[:some])
+        mine = TensorDataset(images[:some], labels[:some])
         return train(message, DataLoader(mine, batch_size=32, shuffle=True))
 
     return app
@@ -74,12 +74,12 @@ def plain_client(volumes: list[int]) -> ClientApp:
 def fresh_client(volume: int, folder: str) -> ClientApp:
     """The same with data update."""
 
-    def person(context: Context) -> Person:
+    def person(context: Context) -> ClientProfile:
         client = int(context.node_config["partition-id"])
         stream = stream_of(task().digits(train=True))(client)
-        return Person(client, Path(folder) / f"client-{client}.sqlite", stream, volume, *COSTS)
+        return ClientProfile(client, Path(folder) / f"client-{client}.sqlite", stream, volume, *COSTS)
 
-    update = DataUpdate(person)
+    update = DataUpdateMod(person)
     app = update.register(ClientApp(mods=[timed, update]))
 
     @app.train()
@@ -130,7 +130,7 @@ def server(volume: int, found: list[tuple[float, float, float]], folder: str | N
 
         strategy: Any = FedAvg(fraction_evaluate=0.0)
         if folder is not None:
-            strategy = WithDataUpdate(strategy, game(volume), folder, plan=steady(volume)[0])
+            strategy = DataUpdateStrategy(strategy, game(volume), folder, plan=steady(volume)[0])
         model = ArrayRecord(task().Net().state_dict())
         result = strategy.start(watched, model, num_rounds=ROUNDS, evaluate_fn=evaluate)
         metrics = result.train_metrics_clientapp

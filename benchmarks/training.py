@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.data.samples import Samples
 from dufl.experiment.config import Config, load
-from dufl.learning.algorithm import Pull
+from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.engine import CompiledEngine, make_engine, spread
 from dufl.learning.federation import Federation
 from dufl.learning.logistic import train_logistic
@@ -42,7 +42,7 @@ def median(work: Callable[[], Any], runs: int) -> float:
     return float(np.median(found))
 
 
-def pictures(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dataset:
+def images(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dataset:
     """Random pictures: for time and memory it does not matter what is on them."""
     generator = np.random.default_rng(0)
     features = generator.integers(0, 256, (size, *shape), dtype=np.uint8)
@@ -80,13 +80,13 @@ def peak() -> float:
     return 2 * 2048**3 / median(lambda: a @ b, 9)
 
 
-def loader_round(features: Any, labels: Any, epochs: int) -> None:
+def loader_round(features: Any, labels: Any, local_epochs: int) -> None:
     """The loop that one writes first: a DataLoader and an optimiser for every client."""
     for k in range(CLIENTS):
         model = build("logistic", (784,), 10)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
         loader = DataLoader(TensorDataset(features[k], labels[k]), batch_size=64, shuffle=True)
-        for _ in range(epochs):
+        for _ in range(local_epochs):
             for x, y in loader:
                 optimiser.zero_grad()
                 functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
@@ -95,14 +95,14 @@ def loader_round(features: Any, labels: Any, epochs: int) -> None:
 
 def logistic(console: Console) -> None:
     """Workload W: 15 clients of 1,000 samples of 784 features, batches of 64, 5 epochs."""
-    config = load(None, ["training.epochs=5", "game.time_sensitivity=0.75"])
-    dataset = pictures((1, 28, 28))
+    config = load(None, ["training.local_epochs=5", "game.time_sensitivity=0.75"])
+    dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = CompiledEngine(dataset, simulation, config.training)
     generator = np.random.default_rng(0)
     places = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
-    tasks = [Task(k, 0, p, dataset.train.labels[p], ones, ids, Pull()) for k, p in enumerate(places)]
+    tasks = [Task(k, 0, p, dataset.train.labels[p], ones, ids, LocalPenalty()) for k, p in enumerate(places)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
     orders = [task.shuffles(config.training) for task in tasks]
     start, nothing = engine.start
@@ -135,14 +135,14 @@ def logistic(console: Console) -> None:
 
 def overhead(console: Console) -> None:
     """What a round costs beside local SGD: buffers, noise, aggregation, evaluation, records."""
-    config = load(None, ["training.epochs=20", "game.time_sensitivity=0.75"])
-    dataset = pictures((1, 28, 28))
+    config = load(None, ["training.local_epochs=20", "game.time_sensitivity=0.75"])
+    dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = CompiledEngine(dataset, simulation, config.training)
     federation = Federation(config.game, simulation, Half(HELD), config.training, engine)
     for _ in range(5):
         federation.play()
-    tasks = [federation._task(k, buffer.held()) for k, buffer in enumerate(federation._held)]
+    tasks = [federation._task(k, buffer.snapshot()) for k, buffer in enumerate(federation._held)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
 
     def one(k: int) -> Any:  # shuffling is a part of SGD
@@ -169,7 +169,7 @@ def plain_cnn(dataset: Dataset, seconds: float) -> float:
     torch.set_num_threads(CORES)
     model = build("cnn", dataset.shape, 10)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.from_numpy(dataset.train.unit()[:HELD])
+    x = torch.from_numpy(dataset.train.to_float()[:HELD])
     y = torch.from_numpy(dataset.train.labels[:HELD])
     done, begin = 0, 0.0
     while not begin or time.perf_counter() - begin < seconds:
@@ -186,12 +186,14 @@ def plain_cnn(dataset: Dataset, seconds: float) -> float:
 
 def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
     """Samples a second of our engine, asked for as often as wanted."""
-    config = load(None, ["training.model=cnn", "training.epochs=5", f"training.precision={precision}"])
+    config = load(None, ["training.model=cnn", "training.local_epochs=5", f"training.precision={precision}"])
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = make_engine(dataset, simulation, config.training, 15)
     start, nothing = engine.start
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
-    tasks = [Task(k, 0, ids, dataset.train.labels[:HELD], ones, ids, Pull()) for k in range(2 * CORES)]
+    tasks = [
+        Task(k, 0, ids, dataset.train.labels[:HELD], ones, ids, LocalPenalty()) for k in range(2 * CORES)
+    ]
 
     def once() -> float:
         begin = time.perf_counter()
@@ -204,7 +206,7 @@ def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
 
 def cnn(console: Console) -> None:
     """The light CNN on pictures of 3 × 32 × 32."""
-    dataset = pictures((3, 32, 32))
+    dataset = images((3, 32, 32))
     single, half = our_cnn(dataset, "float32"), our_cnn(dataset, "bf16")
     found = [(plain_cnn(dataset, 5), single(), half()) for _ in range(5)]  # in turns
     plain, ours, bf16 = np.median(found, axis=0)
@@ -223,7 +225,12 @@ def precision(console: Console) -> None:
     dataset = Dataset("cifar10", whole.train, whole.test.take(slice(0, 2000)), whole.class_names)
     found = {}
     for name in ("float32", "bf16"):
-        changes = [f"training.precision={name}", "training.model=cnn", "training.epochs=5", "clients.count=5"]
+        changes = [
+            f"training.precision={name}",
+            "training.model=cnn",
+            "training.local_epochs=5",
+            "clients.count=5",
+        ]
         config = load(
             None, [*changes, "clients.initial_volume=500", "training.policy=static", "num_rounds=5"]
         )
@@ -270,19 +277,19 @@ def thousand(model: str) -> None:
         None,
         [
             *("clients.count=1000", "clients.initial_volume=200", "training.policy=static", "num_rounds=2"),
-            *(f"training.model={model}", "training.epochs=1"),
+            *(f"training.model={model}", "training.local_epochs=1"),
         ],
     )
     from dufl.experiment.train import train
 
-    train(config, dataset=pictures((3, 32, 32)), stop=lambda: True)  # after one round
+    train(config, dataset=images((3, 32, 32)), stop=lambda: True)  # after one round
 
 
 def linear(console: Console) -> None:
     """1,000 clients and the logistic model: time against the number of samples trained on."""
-    dataset, sizes, took = pictures((1, 28, 28)), np.array([100, 200, 400, 800, 1600]), []
+    dataset, sizes, took = images((1, 28, 28)), np.array([100, 200, 400, 800, 1600]), []
     for held in sizes:
-        config = load(None, ["clients.count=1000", "training.epochs=5", "num_rounds=100"])
+        config = load(None, ["clients.count=1000", "training.local_epochs=5", "num_rounds=100"])
         simulation = config.data.simulation(dataset, config.game, 0)
         engine = CompiledEngine(dataset, simulation, config.training)
         federation = Federation(config.game, simulation, Half(int(held)), config.training, engine)

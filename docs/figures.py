@@ -44,10 +44,10 @@ SENSITIVITIES = ("1.25", "0.75", "0.41", "0.2", "0.1")
 POPULATIONS = (2, 5, 15, 50, 150, 500, 1500)
 ALGORITHMS = {
     "fedavg": "FedAvg",
-    "fedprox": "FedProx, μ = {proximal_weight:g}",
-    "feddyn": "FedDyn, α = {dynamic_weight:g}",
+    "fedprox": "FedProx, μ = {proximal_mu:g}",
+    "feddyn": "FedDyn, α = {feddyn_alpha:g}",
 }
-TRAINING = ("training.dynamic_weight=0.1",)  # with which the algorithms are compared
+TRAINING = ("training.feddyn_alpha=0.1",)  # with which the algorithms are compared
 TRAINING_SEEDS = 2
 COLOURS = 128  # of a picture
 SIZE = 500_000  # bytes that all pictures may take together
@@ -64,8 +64,8 @@ def main() -> None:
     """Pictures, then tables, then sessions."""
     leaders, influence = leader_rows(), influence_rows()
     with style():
-        plan, rival = dufl.solve(), algorithm1(dufl.Game())
-        publish(surface(plan, rival), "cost_surface")
+        plan, baseline = dufl.solve(), algorithm1(dufl.Game())
+        publish(surface(plan, baseline), "cost_surface")
         publish(trajectories(plan), "trajectories")
         publish(leaders_figure(leaders), "leaders")
         publish(influence_figure(influence), "influence")
@@ -83,7 +83,7 @@ def main() -> None:
 
 def algorithm1(game: dufl.Game) -> Plan:
     """The plan of the paper's loop as `dufl plan` and `dufl sweep` compare with it."""
-    return dufl.solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
+    return dufl.solve(game, method="algorithm1", algorithm1=FIXED_POINT)
 
 
 def leader_rows() -> Rows:
@@ -116,9 +116,9 @@ def influence_of(game: dufl.Game) -> Row:
     """The mean-field plan of a game, and the same offer made to clients who know their influence."""
     plan = dufl.solve(game)
     met = dufl.equilibrium(
-        game, payment=plan.payment, conservation_rate=plan.conservation_rate, competition="exact"
+        game, payment=plan.payment, conservation_rate=plan.conservation_rate, competition="nash"
     )
-    best = dufl.solve(game, competition="exact")
+    best = dufl.solve(game, competition="nash")
     return {
         "payment": plan.payment,
         "conservation_rate": plan.conservation_rate,
@@ -139,7 +139,7 @@ def leaders_figure(rows: Rows) -> Figure:
     )
     for axis, (title, ours, theirs) in zip(axes, panels, strict=True):
         draws(axis, places, groups(rows, theirs), ORANGE, "s", "Algorithm 1")
-        draws(axis, places, groups(rows, ours), BLUE, "o", "anticipating")
+        draws(axis, places, groups(rows, ours), BLUE, "o", "stackelberg")
         axis.set(title=title, xlabel="time sensitivity σ", xlim=(0, None))
         axis.set_xticks(places, SENSITIVITIES)
         axis.set_ylim(bottom=0)

@@ -49,8 +49,8 @@ def explorer() -> None:
 
 def save(taken: bytes, name: str, colours: int, method: Image.Quantize) -> None:
     """Put a picture into docs/assets with few colours, so that it stays small."""
-    with Image.open(BytesIO(taken)) as picture:
-        few = picture.convert("RGB").quantize(colours, method, dither=Image.Dither.NONE)
+    with Image.open(BytesIO(taken)) as image:
+        few = image.convert("RGB").quantize(colours, method, dither=Image.Dither.NONE)
         few.save(ASSETS / name, optimize=True)
 
 

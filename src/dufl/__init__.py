@@ -7,7 +7,7 @@ It implements T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in Fe
 >>> plan = dufl.solve(dufl.Game(num_rounds=20, time_sensitivity=1.0))
 >>> dufl.certify(plan).holds()
 True
->>> run = dufl.train(dufl.load_config(None, ["game.num_rounds=3", "training.epochs=1"]))
+>>> run = dufl.train(dufl.load_config(None, ["game.num_rounds=3", "training.local_epochs=1"]))
 >>> len(run.records)
 3
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dufl.experiment.train import Run, train
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
-    from dufl.game.leader import Algorithm1
+    from dufl.game.leader import Algorithm1Options
     from dufl.game.parameters import Game, convergence_weights
     from dufl.game.plan import Plan, certify, equilibrium, solve
     from dufl.game.population import Clients, LogNormal, Uniform
@@ -44,7 +44,7 @@ if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os
     os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(gettempdir(), f"dufl-{os.getuid()}"))
 
 _HOMES = {
-    "Algorithm1": "dufl.game.leader",
+    "Algorithm1Options": "dufl.game.leader",
     "CapacityError": "dufl.errors",
     "Certificate": "dufl.game.certificate",
     "CertificateError": "dufl.errors",
@@ -70,7 +70,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Algorithm1",
+    "Algorithm1Options",
     "CapacityError",
     "Certificate",
     "CertificateError",

@@ -82,7 +82,7 @@ def new(
 ) -> None:
     """Write an app directory for `flwr run`: DUFL's own apps, and what server and clients know."""
     from dufl.experiment.config import load
-    from dufl.flower.new import new_app
+    from dufl.flower.scaffold import new_app
 
     config = load(file, changes or [])
     new_app(folder, config.to_toml())

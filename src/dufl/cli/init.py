@@ -37,8 +37,8 @@ seed = 0
 #                            # [, initial_staleness, capacity]
 
 [leader]
-method = "anticipating"      # or "algorithm1", the paper's loop
-competition = "mean-field"   # or "exact": each client sees its own influence on the total
+method = "stackelberg"      # or "algorithm1", the paper's loop
+competition = "mean-field"   # or "nash": each client sees its own influence on the total
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
 evaluations = 30             # of the cost in one Bayesian search
@@ -58,21 +58,21 @@ noise_growth = 1.0           # 1: noise grows evenly with age; 0.5: like a rando
 # initial_classes = 8        # there at the start; without it, C·(1 - σ/3) of C, rounded up
 arrival_until = 0.5          # the share of the rounds by which every class has arrived
 class_order = "label"        # or "client", each in its own order; or a list of all classes
-# skew = 0.5                 # uneven classes a client: the smaller, the more; without it, even
+# dirichlet_alpha = 0.5                 # uneven classes a client: the smaller, the more; without it, even
 discard = "uniform"          # or "oldest": which samples a buffer gives up
 
 [training]
 algorithm = "fedavg"         # or "fedprox", "feddyn", "package.module:Class"
-proximal_weight = 0.01       # μ of FedProx
-dynamic_weight = 0.1         # α of FedDyn
+proximal_mu = 0.01       # μ of FedProx
+feddyn_alpha = 0.1         # α of FedDyn
 policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
 model = "logistic"           # or "cnn", "resnet18", "resnet18-coarse", "package.module:Class": with PyTorch
-epochs = 20                  # of local training in a round
+local_epochs = 20                  # of local training in a round
 batch_size = 64
 learning_rate = 0.01         # of local SGD
 momentum = 0.0               # likewise
-participation = 1.0          # the share of clients that are called in a round
-dropout = 0.0                # the probability that a client that is called does not answer
+fraction_train = 1.0          # the share of clients that are called in a round
+client_dropout = 0.0                # the probability that a client that is called does not answer
 precision = "float32"        # or "bf16", for torch
 seed = 0                     # of data, training and dropout
 device = "auto"              # the first accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"

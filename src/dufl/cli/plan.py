@@ -36,7 +36,7 @@ def plan(
     from dufl.experiment.config import load
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
-    from dufl.experiment.planning import has_rival, offered, pinned, rival_of
+    from dufl.experiment.planning import baseline_of, has_baseline, offered, pinned
     from dufl.experiment.planning import summary as sum_up
 
     config = pinned(load(file, changes or []), payment, conservation_rate)
@@ -45,19 +45,19 @@ def plan(
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
         found = offered(config) if given else config.solve(begin("searching"))
-        rival = rival_of(found, begin("comparing with Algorithm 1")) if has_rival(found) else None
-        summary = sum_up(found, rival)
+        baseline = baseline_of(found, begin("comparing with Algorithm 1")) if has_baseline(found) else None
+        summary = sum_up(found, baseline)
         if out:
             from dufl.report.plan_files import write_plan
 
             advance = begin("drawing")
-            written = write_plan(found, rival, summary, config, out, trajectories, advance, force)
+            written = write_plan(found, baseline, summary, config, out, trajectories, advance, force)
     if json:
         typer.echo(to_json(summary), nl=False)
         return
     from dufl.report.plan_table import plan_table
 
     output = console()
-    output.print(plan_table(found, rival))
+    output.print(plan_table(found, baseline))
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

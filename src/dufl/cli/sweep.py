@@ -112,10 +112,10 @@ def _axis(axis: str) -> tuple[str, dict[str, Any]]:
 
 
 def _row(config: "Config") -> dict[str, Any]:
-    from dufl.game.plan import algorithm1_rival, solve
+    from dufl.game.plan import algorithm1_baseline, solve
 
     best = solve(config.game, competition=config.leader.competition)
-    paper = algorithm1_rival(config.game, config.leader.competition)
+    paper = algorithm1_baseline(config.game, config.leader.competition)
     return {
         "payment": best.payment,
         "conservation_rate": best.conservation_rate,

@@ -68,9 +68,9 @@ class Ageing(Inputs):
         """
         if not self.deviation(ages).any():
             return features
-        return self.look(features, np.arange(len(features)), ages, seed, client, ids)
+        return self.add_noise(features, np.arange(len(features)), ages, seed, client, ids)
 
-    def look(
+    def add_noise(
         self,
         pool: Features,
         places: npt.NDArray[np.int64],
@@ -78,19 +78,19 @@ class Ageing(Inputs):
         seed: int,
         client: int,
         ids: npt.ArrayLike,
-        room: npt.NDArray[np.float32] | None = None,
+        out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """How the samples at some places of a pool look at their ages: float32, of shape (places, ...).
 
         One pass, with nothing copied before, and free for other threads to run beside it. The result is in
-        `room`, a vector from `aligned`, if one is given: new memory costs more than what is written to it.
+        `out`, a vector from `aligned`, if one is given: new memory costs more than what is written to it.
         """
         deviation = np.ascontiguousarray(np.broadcast_to(self.deviation(ages), len(places)))
         own = _mix_number(_mix_number(seed) + client)
         keys = _mix(np.uint64(own) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
         flat = pool.reshape(len(pool), -1)
         size = len(places) * flat.shape[1]
-        looks = (aligned(size) if room is None else room)[:size].reshape(len(places), *pool.shape[1:])
+        looks = (aligned(size) if out is None else out)[:size].reshape(len(places), *pool.shape[1:])
         keys = np.ascontiguousarray(np.broadcast_to(keys, len(places)))
         scale = np.float32(255 if pool.dtype == np.uint8 else 1)
         _look(flat, places, scale, deviation, keys, _normal(), looks.reshape(len(looks), flat.shape[1]))

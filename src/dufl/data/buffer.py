@@ -20,7 +20,7 @@ Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Snapshot:
     """The content of a buffer, in the order in which samples joined.
 
     Attributes:
@@ -33,12 +33,14 @@ class Held:
     ages: Whole
     ids: Whole
 
-    def unit(self, ageing: Ageing | None = None, seed: int = 0, client: int = 0) -> npt.NDArray[np.float32]:
+    def to_float(
+        self, ageing: Ageing | None = None, seed: int = 0, client: int = 0
+    ) -> npt.NDArray[np.float32]:
         """Features as float32 in [0, 1], looking their age if an `ageing` says how."""
         if ageing is None:
-            return self.samples.unit()
+            return self.samples.to_float()
         places = np.arange(len(self.samples))
-        return ageing.look(self.samples.features, places, self.ages, seed, client, self.ids)
+        return ageing.add_noise(self.samples.features, places, self.ages, seed, client, self.ids)
 
 
 class Buffer(Protocol):
@@ -60,7 +62,7 @@ class Buffer(Protocol):
         """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""
         ...
 
-    def held(self) -> Held:
+    def snapshot(self) -> Snapshot:
         """Everything in it."""
         ...
 
@@ -91,7 +93,7 @@ class MemoryBuffer:
 
     @classmethod
     def restore(
-        cls, held: Held, round: int, next_id: int, *, discard: Discard = "uniform", seed: int, client: int
+        cls, held: Snapshot, round: int, next_id: int, *, discard: Discard = "uniform", seed: int, client: int
     ) -> "MemoryBuffer":
         """A buffer that goes on where another was: after `round` steps, holding `held`."""
         buffer = cls(held.samples, discard=discard, seed=seed, client=client)
@@ -115,11 +117,11 @@ class MemoryBuffer:
     def _ages(self) -> Whole:
         return self.round + 1 - self._born[: self._size]
 
-    def held(self) -> Held:
+    def snapshot(self) -> Snapshot:
         """Everything in it, in the order in which it joined."""
         order = np.argsort(self._ids[: self._size])
         samples = Samples(self._features[order], self._labels[order])
-        return Held(samples, self._ages()[order], self._ids[order])
+        return Snapshot(samples, self._ages()[order], self._ids[order])
 
     def advance(self, keep: int, fresh: Samples) -> None:
         """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import Discard, Held, Rule, check_fits, check_step, checked_ages
+from dufl.data.buffer import Discard, Rule, Snapshot, check_fits, check_step, checked_ages
 from dufl.data.database import Kind, transaction
 from dufl.data.samples import Samples
 from dufl.errors import BufferFileError, InputError
@@ -161,7 +161,7 @@ class DurableBuffer:
             text = _read_about(self._connection).get(f"fact {name}")
         return None if text is None else str(text)
 
-    def held(self) -> Held:
+    def snapshot(self) -> Snapshot:
         """Everything in it, in the order in which it joined; bytes are checked against their checksums."""
         query = (
             "SELECT samples.id, born, label, checksum, bytes "
@@ -177,7 +177,7 @@ class DurableBuffer:
             raw = np.frombuffer(b"".join(row[4] for row in rows), self._dtype)
             features = raw.reshape(len(rows), *self._shape)
             ids, born, labels = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-            return Held(Samples(features, labels), self.round + 1 - born, ids)
+            return Snapshot(Samples(features, labels), self.round + 1 - born, ids)
 
     def _one(self, query: str) -> float:
         value: float = self._connection.execute(query).fetchone()[0]

@@ -57,7 +57,7 @@ class Samples:
         """The samples at some places."""
         return Samples(self.features[which], self.labels[which])
 
-    def unit(self) -> npt.NDArray[np.float32]:
+    def to_float(self) -> npt.NDArray[np.float32]:
         """The features as float32 in [0, 1]: normalised when they are used, not when they are kept."""
         if self.features.dtype == np.uint8:
             return self.features.astype(np.float32) / np.float32(255)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.buffer import Discard, Held, MemoryBuffer
+from dufl.data.buffer import Discard, MemoryBuffer, Snapshot
 from dufl.data.room import most_samples
 from dufl.data.samples import Samples
 from dufl.data.streams import BEFORE, SimulatedStream
@@ -41,7 +41,7 @@ class Simulation:
     arrival: Arrival
     ageing: Ageing
     seed: int = 0
-    skew: float | None = None
+    dirichlet_alpha: float | None = None
     discard: Discard = "uniform"
 
     @cached_property
@@ -53,7 +53,11 @@ class Simulation:
     def stream(self, client: int) -> SimulatedStream:
         """What a client can collect, as references."""
         return SimulatedStream(
-            pool=self.references, client=client, seed=self.seed, arrival=self.arrival, skew=self.skew
+            pool=self.references,
+            client=client,
+            seed=self.seed,
+            arrival=self.arrival,
+            dirichlet_alpha=self.dirichlet_alpha,
         )
 
     def check_room(self, sizes: Sequence[int], cause: str) -> None:
@@ -84,11 +88,11 @@ class Simulation:
         ages = np.full(len(first), whole) + older
         return MemoryBuffer(first, ages, discard=self.discard, seed=self.seed, client=client)
 
-    def restore(self, client: int, held: Held, round: int, next_id: int) -> MemoryBuffer:
+    def restore(self, client: int, held: Snapshot, round: int, next_id: int) -> MemoryBuffer:
         """A client's buffer as it was after some rounds."""
         return MemoryBuffer.restore(held, round, next_id, discard=self.discard, seed=self.seed, client=client)
 
 
-def places_of(references: Samples) -> Places:
+def indices_of(references: Samples) -> Places:
     """The places that references stand for."""
     return np.ascontiguousarray(references.features).view(np.int64).reshape(-1)

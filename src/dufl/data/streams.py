@@ -56,7 +56,7 @@ class SimulatedStream(Inputs):
     client: Seed = 0
     seed: Seed = 0
     arrival: Arrival | None = None
-    skew: Positive | None = None
+    dirichlet_alpha: Positive | None = None
     drift: NonNegative = 0.0
     num_rounds: Whole = 100
 
@@ -70,7 +70,7 @@ class SimulatedStream(Inputs):
         fresh = self.pool.take(chosen)
         if not self.drift:
             return fresh
-        moved = fresh.unit() + self._pattern * (self.drift * max(round, 0) / self.num_rounds)
+        moved = fresh.to_float() + self._pattern * (self.drift * max(round, 0) / self.num_rounds)
         return Samples(moved.astype(np.float32), fresh.labels)
 
     def resume(self, collected: int) -> None:
@@ -84,7 +84,7 @@ class SimulatedStream(Inputs):
     def _draw(
         self, generator: np.random.Generator, count: int, classes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.intp]:
-        if self.skew is None:
+        if self.dirichlet_alpha is None:
             number = self.arrival.num_classes if self.arrival else None
             return _take(generator, _places_of(self.pool, number, tuple(classes.tolist())), count)
         present = [self._places[c] for c in classes if c < len(self._places)]
@@ -101,7 +101,7 @@ class SimulatedStream(Inputs):
     @cached_property
     def _shares(self) -> npt.NDArray[np.float64]:
         generator = np.random.default_rng([self.seed, self.client, 0, 4])
-        return generator.dirichlet(np.full(len(self._places), self.skew or 1.0))
+        return generator.dirichlet(np.full(len(self._places), self.dirichlet_alpha or 1.0))
 
     @cached_property
     def _pattern(self) -> npt.NDArray[np.float32]:

@@ -42,7 +42,7 @@ class Config(Inputs):
         """The server's plan."""
         return solve(
             self.game,
-            leader=self.leader.method,
+            method=self.leader.method,
             competition=self.leader.competition,
             algorithm1=self.leader.algorithm1,
             progress=progress,
@@ -91,9 +91,9 @@ def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients
     everyone = _in_section(source, "clients", lambda: clients.clients(folder, people))
     game = _in_section(source, "game", lambda: Game(clients=everyone, **sections["game"]))
     leader = _in_section(source, "leader", lambda: LeaderSection(**sections["leader"]))
-    if leader.competition == "exact" and everyone.size < 2:
+    if leader.competition == "nash" and everyone.size < 2:
         raise InputError.of(
-            "[leader] competition", "'mean-field' with a single client", "'exact' and 1 client"
+            "[leader] competition", "'mean-field' with a single client", "'nash' and 1 client"
         )
     data = _in_section(source, "data", lambda: DataSection(**sections["data"]))
     training = _in_section(source, "training", lambda: Training(**sections["training"]))

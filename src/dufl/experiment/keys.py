@@ -40,14 +40,14 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "clients.training_cost": ("β", "beta"),
     "clients.initial_staleness": ("S", "S0", "staleness"),
     "leader.method": ("", "leader"),
-    "data.skew": ("", "dirichlet_alpha", "heterogeneity"),
-    "training.proximal_weight": ("μ", "mu", "proximal_mu"),
-    "training.dynamic_weight": ("α", "alpha", "feddyn_alpha"),
+    "data.dirichlet_alpha": ("", "skew", "heterogeneity"),
+    "training.proximal_mu": ("μ", "mu", "proximal_weight"),
+    "training.feddyn_alpha": ("α", "alpha", "dynamic_weight"),
     "training.learning_rate": ("η", "eta", "lr"),
-    "training.epochs": ("E", "local_epochs", "num_epochs"),
+    "training.local_epochs": ("E", "epochs", "num_epochs"),
     "training.batch_size": ("B", "batch", "batchsize"),
-    "training.participation": ("C", "fraction_train", "fraction_fit", "client_fraction"),
-    "training.dropout": ("", "client_dropout"),
+    "training.fraction_train": ("C", "participation", "fraction_fit", "client_fraction"),
+    "training.client_dropout": ("", "dropout"),
 }
 
 
@@ -87,7 +87,7 @@ def unknown(key: str, section: str = "") -> str:
     >>> unknown("num_round", "game")
     "unknown key 'num_round' in [game]: did you mean 'num_rounds'?"
     >>> unknown("epochs", "game")
-    "unknown key 'epochs' in [game]: did you mean 'training.epochs' (E)?"
+    "unknown key 'epochs' in [game]: did you mean 'training.local_epochs' (E)?"
     """
     where = f" in [{section}]" if section else ""
     near = nearest(key, KEYS[section]) if section else ""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dufl.experiment.config import Config
-from dufl.game.plan import Offer, Plan, algorithm1_rival, equilibrium
+from dufl.game.plan import Offer, Plan, algorithm1_baseline, equilibrium
 from dufl.game.search import Progress
 
 
@@ -31,18 +31,18 @@ def offered(config: Config) -> Plan:
     )
 
 
-def has_rival(plan: Plan) -> bool:
+def has_baseline(plan: Plan) -> bool:
     """Whether there is something for Algorithm 1 to choose, and another leader chose it."""
     low, high = plan.game.payment_range
-    return plan.leader == "anticipating" and low < high
+    return plan.method == "stackelberg" and low < high
 
 
-def rival_of(plan: Plan, progress: Progress = lambda _: None) -> Plan | None:
+def baseline_of(plan: Plan, progress: Progress = lambda _: None) -> Plan | None:
     """Algorithm 1's plan for the same game, unless there is nothing to compare."""
-    return algorithm1_rival(plan.game, plan.competition, progress) if has_rival(plan) else None
+    return algorithm1_baseline(plan.game, plan.competition, progress) if has_baseline(plan) else None
 
 
-def summary(plan: Plan, rival: Plan | None) -> dict[str, Any]:
+def summary(plan: Plan, baseline: Plan | None) -> dict[str, Any]:
     """What `dufl plan --json` prints."""
     found = plan.summary() | {
         "deviation_gain": plan.certificate.deviation_gain,
@@ -50,7 +50,7 @@ def summary(plan: Plan, rival: Plan | None) -> dict[str, Any]:
         "certificate_holds": plan.certificate.holds(),
         "losing_clients": plan.certificate.losing_clients,
     }
-    if rival:
-        found["algorithm1_cost"] = rival.server_cost
-        found["algorithm1_payment"] = rival.payment
+    if baseline:
+        found["algorithm1_cost"] = baseline.server_cost
+        found["algorithm1_payment"] = baseline.payment
     return found

@@ -87,7 +87,7 @@ class RunDirectory:
         return read_config(self.manifest, changes)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes out."""
         make_directory(self.folder)
         with self._writing():

@@ -12,9 +12,9 @@ from dufl.data.datasets import Dataset, load_dataset, own_dataset
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
-from dufl.game.leader import Algorithm1
+from dufl.game.leader import Algorithm1Options
 from dufl.game.parameters import Competition, Game
-from dufl.game.plan import Leader
+from dufl.game.plan import Method
 from dufl.game.population import (
     PAPER_COLLECTION_COST,
     PAPER_TRAINING_COST,
@@ -68,16 +68,16 @@ class ClientsSection(Inputs):
         return people or Clients.from_csv(folder / self.file)
 
 
-class LeaderSection(Algorithm1):
+class LeaderSection(Algorithm1Options):
     """`[leader]`: who chooses payment and conservation rate, and against which competition."""
 
-    method: Leader = "anticipating"
+    method: Method = "stackelberg"
     competition: Competition = "mean-field"
 
     @property
-    def algorithm1(self) -> Algorithm1:
+    def algorithm1(self) -> Algorithm1Options:
         """The part that concerns Algorithm 1."""
-        return Algorithm1(**{name: getattr(self, name) for name in Algorithm1.model_fields})
+        return Algorithm1Options(**{name: getattr(self, name) for name in Algorithm1Options.model_fields})
 
 
 def _class_order(value: object) -> object:
@@ -109,7 +109,7 @@ class DataSection(Inputs):
     initial_classes: Count | None = None
     arrival_until: Share = 0.5
     class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
-    skew: Positive | None = None
+    dirichlet_alpha: Positive | None = None
     discard: Discard = "uniform"
 
     def load(self) -> Dataset:
@@ -141,4 +141,4 @@ class DataSection(Inputs):
             noise_scale=self.noise_scale,
             growth=self.noise_growth,
         )
-        return Simulation(dataset.train, arrival, ageing, seed, self.skew, self.discard)
+        return Simulation(dataset.train, arrival, ageing, seed, self.dirichlet_alpha, self.discard)

@@ -122,7 +122,7 @@ def train(
         federation = Federation(game, simulation, policy, settings, engine)
         if place is None:
             return _rounds(config, federation, None, None, [], watch, stop)
-        with place.held():  # all that can be wrong has shown itself: nothing is written before
+        with place.locked():  # all that can be wrong has shown itself: nothing is written before
             records = _begin(config, place, federation, policy, found, force)
             events = _events(place, federation.round) if tensorboard else None
             return _rounds(config, federation, place, events, records, watch, stop)

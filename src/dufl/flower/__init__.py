@@ -1,9 +1,9 @@
 """The same plan, buffers and learning on Flower; what is paid, and to whom.
 
-DataUpdate       gives a ClientApp fresh data
+DataUpdateMod       gives a ClientApp fresh data
 Person           what a client knows of itself
 stream_of        a simulated stream for every client, from a dataset of PyTorch
-WithDataUpdate   negotiates, runs any strategy, pays
+DataUpdateStrategy   negotiates, runs any strategy, pays
 Ledger           who is owed what
 """
 
@@ -11,20 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dufl.flower.client import DataUpdate
-    from dufl.flower.holding import Person
+    from dufl.flower.client import DataUpdateMod
+    from dufl.flower.client_store import ClientProfile
     from dufl.flower.ledger import Ledger
-    from dufl.flower.server import WithDataUpdate
+    from dufl.flower.server import DataUpdateStrategy
     from dufl.flower.torch_data import stream_of
 
 _HOMES = {
-    "DataUpdate": "dufl.flower.client",
+    "DataUpdateMod": "dufl.flower.client",
     "Ledger": "dufl.flower.ledger",
-    "Person": "dufl.flower.holding",
-    "WithDataUpdate": "dufl.flower.server",
+    "ClientProfile": "dufl.flower.client_store",
+    "DataUpdateStrategy": "dufl.flower.server",
     "stream_of": "dufl.flower.torch_data",
 }
-__all__ = ["DataUpdate", "Ledger", "Person", "WithDataUpdate", "stream_of"]
+__all__ = ["ClientProfile", "DataUpdateMod", "DataUpdateStrategy", "Ledger", "stream_of"]
 
 
 def __getattr__(name: str) -> Any:

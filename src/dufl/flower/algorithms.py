@@ -14,8 +14,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from dufl.flower import wire
-from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+from dufl.flower import messages
+from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
 from dufl.learning.federation import participants
 from dufl.learning.settings import Training
 
@@ -33,7 +33,7 @@ class AlgorithmStrategy(Strategy):
         self._global: dict[str, Vector] = {}
         self._clients: Mapping[int, int] = {}
 
-    def meet(self, clients: Mapping[int, int]) -> None:
+    def wait_for_clients(self, clients: Mapping[int, int]) -> None:
         """Be told the number of the client at every node."""
         self._clients = clients
 
@@ -45,39 +45,39 @@ class AlgorithmStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The model to every client that takes part, each with what is added to its loss."""
-        self._global = _read_only(wire.from_arrays(arrays))
+        self._global = _read_only(messages.from_arrays(arrays))
         called, _ = participants(self._settings, self._number, server_round - 1)
         there = set(grid.get_node_ids())
         nodes = {client: node for node, client in self._clients.items() if node in there}
         return [self._message(nodes[client], client, arrays, config) for client in called if client in nodes]
 
     def _message(self, node: int, client: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
-        pull = self._algorithm.pull(self._state, client)
-        linear = {} if pull.linear is None else {"linear": pull.linear}
-        told = ConfigRecord(dict(config) | {"strength": float(pull.strength)})
-        records = RecordDict({"arrays": arrays, "config": told, "pull": wire.to_arrays(linear)})
+        penalty = self._algorithm.penalty(self._state, client)
+        linear = {} if penalty.linear is None else {"linear": penalty.linear}
+        told = ConfigRecord(dict(config) | {"strength": float(penalty.strength)})
+        records = RecordDict({"arrays": arrays, "config": told, "penalty": messages.to_arrays(linear)})
         return Message(records, dst_node_id=node, message_type=MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The algorithm's next model; replies come in the order of clients."""
-        buffers = Mean()
-        updates = [self._update(reply, buffers) for reply in replies if not reply.has_error()]
+        model_buffers = Mean()
+        updates = [self._update(reply, model_buffers) for reply in replies if not reply.has_error()]
         if not updates:
             return None, None
         weights, state = self._algorithm.apply(self._state, self._global["weights"], iter(updates))
         self._state = _read_only(state)
-        kept = buffers.value(self._global["buffers"])
-        return wire.to_arrays({"weights": weights, "buffers": kept}), None
+        kept = model_buffers.value(self._global["model_buffers"])
+        return messages.to_arrays({"weights": weights, "model_buffers": kept}), None
 
-    def _update(self, reply: Message, buffers: Mean) -> Update:
-        arrays = _read_only(wire.from_arrays(reply.content["arrays"]))
+    def _update(self, reply: Message, model_buffers: Mean) -> Update:
+        arrays = _read_only(messages.from_arrays(reply.content["arrays"]))
         (metrics,) = reply.content.metric_records.values()
         volume = int(metrics["num-examples"])  # type: ignore[arg-type]
-        buffers.add(arrays["buffers"], volume)
+        model_buffers.add(arrays["model_buffers"], volume)
         client = self._clients[reply.metadata.src_node_id]
-        return Update(client, volume, arrays["weights"], arrays["buffers"])
+        return Update(client, volume, arrays["weights"], arrays["model_buffers"])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -106,8 +106,8 @@ def _read_only(vectors: Mapping[str, Any]) -> dict[str, Vector]:
     return views
 
 
-def pull_of(records: RecordDict) -> Pull:
+def penalty_of(records: RecordDict) -> LocalPenalty:
     """What is added to a client's loss, as it was sent."""
-    linear = wire.from_arrays(records["pull"]).get("linear")
+    linear = messages.from_arrays(records["penalty"]).get("linear")
     strength: Any = records["config"]["strength"]
-    return Pull(float(strength), linear)
+    return LocalPenalty(float(strength), linear)

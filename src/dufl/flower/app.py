@@ -16,22 +16,22 @@ from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
 from dufl.data.datasets import Dataset
-from dufl.data.simulation import Simulation, places_of
+from dufl.data.simulation import Simulation, indices_of
 from dufl.errors import InputError
 from dufl.experiment.config import Config, load
-from dufl.flower import wire
-from dufl.flower.algorithms import AlgorithmStrategy, pull_of
-from dufl.flower.books import Books, Watch
-from dufl.flower.client import DataUpdate
-from dufl.flower.deal import Manner
-from dufl.flower.holding import Person
-from dufl.flower.server import Round, WithDataUpdate
+from dufl.flower import messages
+from dufl.flower.algorithms import AlgorithmStrategy, penalty_of
+from dufl.flower.client import DataUpdateMod
+from dufl.flower.client_store import ClientProfile
+from dufl.flower.deal import NegotiationOptions
+from dufl.flower.run_recorder import RunRecorder, Watch
+from dufl.flower.server import DataUpdateStrategy, Round
 from dufl.game.negotiation import Question
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.task import Task
 
 
-class World:
+class Runtime:
     """What a configuration says of data and training, loaded once a process."""
 
     def __init__(self, config: Config) -> None:
@@ -44,9 +44,9 @@ class World:
 
 
 @lru_cache(maxsize=2)
-def world(path: Path) -> World:
+def world(path: Path) -> Runtime:
     """The world of a configuration file."""
-    return World(load(path))
+    return Runtime(load(path))
 
 
 def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = ()) -> ClientApp:
@@ -57,14 +57,14 @@ def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod
         mods: of Flower, around everything else.
     """
 
-    def person(context: Context) -> Person:
+    def person(context: Context) -> ClientProfile:
         path, folder = where(context)
         client = number(context)
         config, simulation = world(path).config, world(path).simulation
         people = config.game.clients
         if client >= people.size:
             raise InputError.of("partition-id", f"< {people.size}, the clients of {path}", client)
-        return Person(
+        return ClientProfile(
             client=client,
             file=folder / f"client-{client}.sqlite",
             stream=simulation.stream(client),
@@ -77,22 +77,22 @@ def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod
             seed=config.training.seed,
         )
 
-    update = DataUpdate(person)
+    update = DataUpdateMod(person)
     app = update.register(ClientApp(mods=[*mods, update]))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        held, engine = update.held, world(where(context)[0]).engine
-        arrays = wire.from_arrays(message.content["arrays"])
-        places, labels = places_of(held.samples), held.samples.labels
-        round, pull = wire.round_of(message.content), pull_of(message.content)
-        task = Task(number(context), round, places, labels, held.ages, held.ids, pull)
+        held, engine = update.snapshot, world(where(context)[0]).engine
+        arrays = messages.from_arrays(message.content["arrays"])
+        places, labels = indices_of(held.samples), held.samples.labels
+        round, penalty = messages.round_of(message.content), penalty_of(message.content)
+        task = Task(number(context), round, places, labels, held.ages, held.ids, penalty)
         tasks = [task] if len(labels) else []
-        made = {name: arrays[name] for name in ("weights", "buffers")}
-        for trained in engine.train(arrays["weights"], arrays["buffers"], tasks):
-            made = {"weights": trained.weights, "buffers": trained.buffers}
+        made = {name: arrays[name] for name in ("weights", "model_buffers")}
+        for trained in engine.train(arrays["weights"], arrays["model_buffers"], tasks):
+            made = {"weights": trained.weights, "model_buffers": trained.model_buffers}
         metrics = MetricRecord({"num-examples": len(labels)})
-        return Message(RecordDict({"arrays": wire.to_arrays(made), "metrics": metrics}), reply_to=message)
+        return Message(RecordDict({"arrays": messages.to_arrays(made), "metrics": metrics}), reply_to=message)
 
     return app
 
@@ -106,7 +106,7 @@ def number(context: Context) -> int:
 
 
 def strategy_of(
-    here: World,
+    here: Runtime,
     folder: Path,
     *,
     negotiated: bool,
@@ -115,42 +115,42 @@ def strategy_of(
     timeout: float = 600.0,
     arrival: float = 600.0,
     patience: int = 3,
-) -> tuple[WithDataUpdate, ArrayRecord]:
+) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy that a configuration asks for, and the model to begin with."""
     config = here.config
-    weights, buffers = here.engine.start
+    weights, model_buffers = here.engine.start
     inner = AlgorithmStrategy(config.training, weights, config.game.clients.size)
     plan = None
     if not negotiated:
         found = config.solve()
         plan = Question(found.payment, found.conservation_rate, found.equilibrium.announced_volume)
-    strategy = WithDataUpdate(
+    strategy = DataUpdateStrategy(
         inner,
         config.game,
         folder,
         plan=plan,
-        how=Manner(config.leader.method, config.leader.algorithm1, masked),
+        how=NegotiationOptions(config.leader.method, config.leader.algorithm1, masked),
         timeout=timeout,
         arrival=arrival,
         patience=patience,
         watch=watch,
     )
-    return strategy, wire.to_arrays({"weights": weights, "buffers": buffers})
+    return strategy, messages.to_arrays({"weights": weights, "model_buffers": model_buffers})
 
 
-def evaluation(here: World) -> Callable[[int, ArrayRecord], MetricRecord]:
+def evaluation(here: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     """The server's own test of a model."""
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        found = wire.from_arrays(arrays)
-        score = here.engine.evaluate(found["weights"], found["buffers"])
+        found = messages.from_arrays(arrays)
+        score = here.engine.evaluate(found["weights"], found["model_buffers"])
         return MetricRecord({"accuracy": score.accuracy, "loss": score.loss})
 
     return evaluate
 
 
 @dataclass(frozen=True)
-class Order:
+class ServerSettings:
     """What the server is told.
 
     Attributes:
@@ -168,7 +168,7 @@ class Order:
     arrival: float = 600.0
 
 
-def server_app(order: Callable[[Context], Order], watch: Watch = lambda _: None) -> ServerApp:
+def server_app(order: Callable[[Context], ServerSettings], watch: Watch = lambda _: None) -> ServerApp:
     """The app of the server; the run directory is that of `dufl train`, with deal and ledger beside.
 
     Args:
@@ -181,7 +181,7 @@ def server_app(order: Callable[[Context], Order], watch: Watch = lambda _: None)
     def main(grid: Grid, context: Context) -> None:
         told = order(context)
         here = world(told.config)
-        books = Books(here.config, here.dataset, told.folder, watch)
+        books = RunRecorder(here.config, here.dataset, told.folder, watch)
         strategy, arrays = strategy_of(
             here,
             told.folder,
@@ -195,8 +195,8 @@ def server_app(order: Callable[[Context], Order], watch: Watch = lambda _: None)
         result = strategy.start(
             grid, arrays, num_rounds=rounds, timeout=told.timeout, evaluate_fn=evaluation(here)
         )
-        found = wire.from_arrays(result.arrays)
-        books.finish(here.engine.named(found["weights"], found["buffers"]))
+        found = messages.from_arrays(result.arrays)
+        books.finish(here.engine.named(found["weights"], found["model_buffers"]))
 
     return app
 
@@ -204,10 +204,10 @@ def server_app(order: Callable[[Context], Order], watch: Watch = lambda _: None)
 def deployed_server() -> ServerApp:
     """The server's app of a deployment: `config`, `folder` and `negotiate` are in the run configuration."""
 
-    def order(context: Context) -> Order:
+    def order(context: Context) -> ServerSettings:
         told = context.run_config
         how = bool(told.get("negotiate", True)), float(told.get("timeout", 600.0))
-        return Order(_path(told, "config"), _path(told, "folder"), *how)
+        return ServerSettings(_path(told, "config"), _path(told, "folder"), *how)
 
     return server_app(order)
 

@@ -1,13 +1,13 @@
 """The client's side: answers the server's questions and gives a `ClientApp` its data, round by round.
 
-    update = DataUpdate(person)          # person(context) says what this client knows
+    update = DataUpdateMod(person)          # person(context) says what this client knows
     app = ClientApp(mods=[update])
     update.register(app)
 
-and inside `@app.train()`, `update.held` is what the client holds in this round.
+and inside `@app.train()`, `update.snapshot` is what the client holds in this round.
 
 Flower copies apps: in simulation it pickles the app, with its mods, for every message, while the train
-function finds `update` by its name in a module of the process that it runs in. So a `DataUpdate` keeps
+function finds `update` by its name in a module of the process that it runs in. So a `DataUpdateMod` keeps
 nothing between calls: what is held belongs to the message that is being answered, whichever object is asked.
 """
 
@@ -21,12 +21,12 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dufl.data.buffer import Held
+from dufl.data.buffer import Snapshot
 from dufl.data.collector import Collector
 from dufl.errors import InputError
-from dufl.flower.holding import Holding, Person
+from dufl.flower.client_store import ClientProfile, ClientStore
 from dufl.flower.masking import masked
-from dufl.flower.wire import (
+from dufl.flower.messages import (
     BEST_RESPONSE,
     COMMIT,
     HELLO,
@@ -41,10 +41,10 @@ from dufl.flower.wire import (
 
 Next = Callable[[Message, Context], Message]
 
-_HELD: ContextVar[Held] = ContextVar("held")  # of the message that this thread is answering
+_HELD: ContextVar[Snapshot] = ContextVar("held")  # of the message that this thread is answering
 
 
-class DataUpdate:
+class DataUpdateMod:
     """A Flower mod that keeps a client's data fresh while its app trains.
 
     Args:
@@ -52,7 +52,7 @@ class DataUpdate:
         deadline: seconds after which a round does not wait for the stream any longer.
     """
 
-    def __init__(self, person: Callable[[Context], Person], deadline: float | None = None) -> None:
+    def __init__(self, person: Callable[[Context], ClientProfile], deadline: float | None = None) -> None:
         self._person = person
         self._deadline = deadline
 
@@ -67,18 +67,18 @@ class DataUpdate:
         return (_named, (module, names[0])) if names else super().__reduce_ex__(protocol)
 
     @property
-    def held(self) -> Held:
+    def snapshot(self) -> Snapshot:
         """What the client holds in the round that it is training in."""
         held = _HELD.get(None)
         if held is None:
-            raise InputError("held must be asked for while training, in the thread of the train function")
+            raise InputError("snapshot must be asked for while training, in the thread of the train function")
         return held
 
     def loader(self, batch_size: int) -> Any:
         """What the client holds in this round as a `DataLoader` of PyTorch."""
         from dufl.flower.torch_data import loader
 
-        return loader(self.held, batch_size)
+        return loader(self.snapshot, batch_size)
 
     def register(self, app: ClientApp) -> ClientApp:
         """Let an app answer the server's questions."""
@@ -91,7 +91,7 @@ class DataUpdate:
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         round = round_of(message.content)
-        with Holding(self._person(context)) as holding:
+        with ClientStore(self._person(context)) as holding:
             held = holding.enter(round)
             collector = Collector(holding.person.stream, held.samples, self._deadline)
             wanted = holding.wanted(round)
@@ -108,9 +108,9 @@ class DataUpdate:
                 reply.content[RECORD] = _claim(holding, round, held).to_record()
             return reply
 
-    def _answering(self, answer: Callable[[Holding, RecordDict], RecordDict]) -> Next:
+    def _answering(self, answer: Callable[[ClientStore, RecordDict], RecordDict]) -> Next:
         def reply(message: Message, context: Context) -> Message:
-            with Holding(self._person(context)) as holding:
+            with ClientStore(self._person(context)) as holding:
                 return Message(answer(holding, message.content), reply_to=message)
 
         return reply
@@ -121,11 +121,11 @@ def _named(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _hello(holding: Holding, _: RecordDict) -> RecordDict:
+def _hello(holding: ClientStore, _: RecordDict) -> RecordDict:
     return Hello(holding.person.client, holding.public).to_records()
 
 
-def _best_response(holding: Holding, records: RecordDict) -> RecordDict:
+def _best_response(holding: ClientStore, records: RecordDict) -> RecordDict:
     asked, client = Questions.read(records), holding.person.client
     holding.come_to(asked.first_round)
     volumes = np.array([holding.answer(question) for question in asked.questions])
@@ -134,14 +134,14 @@ def _best_response(holding: Holding, records: RecordDict) -> RecordDict:
     return Answer(client, masked(volumes, client, holding.key, asked.roster, asked.name)).to_records()
 
 
-def _commit(holding: Holding, records: RecordDict) -> RecordDict:
+def _commit(holding: ClientStore, records: RecordDict) -> RecordDict:
     asked = Questions.read(records)
     holding.come_to(asked.first_round)
     hashes = holding.commit(asked.questions[0], asked.first_round)
     return Commitment(holding.person.client, hashes).to_records()
 
 
-def _claim(holding: Holding, round: int, held: Held) -> Claim:
+def _claim(holding: ClientStore, round: int, held: Snapshot) -> Claim:
     committed, nonce = holding.opening(round)
     number = len(held.ages)
     age = float(held.ages.mean()) if number else 1.0

@@ -1,4 +1,4 @@
-"""What server and clients agree on, and how they come to it over the wire."""
+"""What server and clients agree on, and how they come to it over the messages."""
 
 import time
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from flwr.serverapp import Grid
 
 from dufl.errors import DuflError, InputError
 from dufl.experiment.files import from_json, to_json
-from dufl.flower import wire
+from dufl.flower import messages
 from dufl.flower.masking import unmasked
 from dufl.flower.nodes import Nodes, SilentError
 from dufl.game.dynamics import Array
-from dufl.game.leader import Algorithm1
+from dufl.game.leader import Algorithm1Options
 from dufl.game.negotiation import Question, negotiate
 from dufl.game.parameters import Game
-from dufl.game.plan import Leader
+from dufl.game.plan import Method
 from dufl.game.population import Clients
 
 
@@ -59,22 +59,27 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Manner:
+class NegotiationOptions:
     """How a deal is found.
 
     Attributes:
-        leader: see `dufl.solve`.
+        method: see `dufl.solve`.
         algorithm1: likewise.
         masked: whether the server sees only the sum of the clients' answers.
     """
 
-    leader: Leader = "anticipating"
-    algorithm1: Algorithm1 | None = None
+    method: Method = "stackelberg"
+    algorithm1: Algorithm1Options | None = None
     masked: bool = True
 
 
-def strike(
-    nodes: Nodes, grid: Grid, game: Game, first_round: int, how: Manner, plan: Question | None = None
+def agree(
+    nodes: Nodes,
+    grid: Grid,
+    game: Game,
+    first_round: int,
+    how: NegotiationOptions,
+    plan: Question | None = None,
 ) -> Deal:
     """Find payment, conservation rate and the clients' plans, by asking them.
 
@@ -97,7 +102,7 @@ def strike(
                 raise DuflError(f"clients {names} must answer before training, but did not") from None
             log(WARNING, "clients %s do not answer: negotiating without them", silent.clients)
             nodes.leave_out(silent.clients)
-            game = game.replace(clients=alike(game.clients, len(nodes.clients)))
+            game = game.replace(clients=mean_clients(game.clients, len(nodes.clients)))
             continue
         said = "agreed after %s phases: R = %.2f, θ = %.3f"
         log(INFO, said, deal.phases, deal.payment, deal.conservation_rate)
@@ -105,7 +110,7 @@ def strike(
 
 
 def _agree(
-    nodes: Nodes, grid: Grid, game: Game, first_round: int, how: Manner, plan: Question | None
+    nodes: Nodes, grid: Grid, game: Game, first_round: int, how: NegotiationOptions, plan: Question | None
 ) -> Deal:
     residual, before = 0.0, nodes.phases
     if plan is None:
@@ -113,12 +118,14 @@ def _agree(
         def ask(questions: Sequence[Question]) -> Sequence[Array]:
             return _sums(nodes, grid, first_round, how.masked, questions)
 
-        found = negotiate(game, ask, leader=how.leader, algorithm1=how.algorithm1)
+        found = negotiate(game, ask, method=how.method, algorithm1=how.algorithm1)
         plan = Question(found.payment, found.conservation_rate, found.announced_volume)
         residual = found.residual
-    asked = wire.Questions(_name(), first_round, {}, [plan])
+    asked = messages.Questions(_name(), first_round, {}, [plan])
     rounds = len(plan.announced_volume)
-    said = nodes.ask_all(grid, wire.COMMIT, asked, lambda records: wire.Commitment.read(records, rounds))
+    said = nodes.ask_all(
+        grid, messages.COMMIT, asked, lambda records: messages.Commitment.read(records, rounds)
+    )
     hashes = {commitment.client: commitment.hashes for commitment in said}
     phases = nodes.phases - before
     return Deal(
@@ -131,16 +138,16 @@ def _sums(
 ) -> Sequence[Array]:
     """The sum of all clients' answers to each question."""
     roster = {client: nodes.keys[client] for client in nodes.clients.values()} if masked else {}
-    asked = wire.Questions(_name(), first_round, roster, questions)
+    asked = messages.Questions(_name(), first_round, roster, questions)
     shape = len(questions), len(questions[0].announced_volume)
 
-    def read(records: RecordDict) -> wire.Answer:
-        return wire.Answer.read(records, shape, masked)
+    def read(records: RecordDict) -> messages.Answer:
+        return messages.Answer.read(records, shape, masked)
 
-    answers = [answer.volumes for answer in nodes.ask_all(grid, wire.BEST_RESPONSE, asked, read)]
+    answers = [answer.volumes for answer in nodes.ask_all(grid, messages.BEST_RESPONSE, asked, read)]
     total = np.sum(answers, axis=0, dtype=answers[0].dtype)
     volumes = unmasked(total) if masked else total
-    if not wire.are_volumes(volumes):
+    if not messages.are_volumes(volumes):
         raise InputError(
             "the sum of the clients' answers must be volumes, but some client's answer is nonsense: "
             "negotiate with masked=False to see whose"
@@ -153,7 +160,7 @@ def _name() -> str:
     return str(time.time_ns())
 
 
-def alike(people: Clients, count: int, staleness: float | None = None) -> Clients:
+def mean_clients(people: Clients, count: int, staleness: float | None = None) -> Clients:
     """So many clients, all like the mean of some: a first guess."""
     shares = people.multiplicity / people.multiplicity.sum()
     return Clients(

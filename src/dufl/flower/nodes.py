@@ -10,7 +10,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dufl.errors import InputError
-from dufl.flower import wire
+from dufl.flower import messages
 
 POLL = 1.0  # seconds between two looks at which nodes are there
 
@@ -62,11 +62,11 @@ class Nodes:
         """The clients that are known to be somewhere."""
         return set(self.clients.values())
 
-    def meet(self, grid: Grid, wanted: int) -> None:
+    def wait_for_clients(self, grid: Grid, wanted: int) -> None:
         """Wait until so many clients are there."""
         began = time.monotonic()
         while True:
-            self.greet(grid)
+            self.register_nodes(grid)
             if len(self.clients) >= wanted:
                 return
             if time.monotonic() - began > self._arrival:
@@ -75,12 +75,12 @@ class Nodes:
                 raise InputError.of("the number of clients that are there", rule, found)
             time.sleep(POLL)
 
-    def greet(self, grid: Grid) -> None:
+    def register_nodes(self, grid: Grid) -> None:
         """Learn who is at the nodes that are new; a client may come back at another, with its own key."""
         there = set(grid.get_node_ids())
         self._strangers &= there  # who goes and comes again is asked again
         new = sorted(there - self._strangers - set(self.clients))
-        for node, hello in self.ask(grid, new, wire.HELLO, RecordDict(), wire.Hello.read).items():
+        for node, hello in self.ask(grid, new, messages.HELLO, RecordDict(), messages.Hello.read).items():
             if self.keys.setdefault(hello.client, hello.key) != hello.key:
                 log(WARNING, "node %s is not client %s, whose key is another", node, hello.client)
                 self._strangers.add(node)
@@ -126,7 +126,7 @@ class Nodes:
         self._faults[node] = fault
 
     def ask_all(
-        self, grid: Grid, kind: str, asked: wire.Questions, read: Callable[[RecordDict], Named]
+        self, grid: Grid, kind: str, asked: messages.Questions, read: Callable[[RecordDict], Named]
     ) -> list[Named]:
         """What every client answers; who says nothing, nonsense or another's number is silent."""
         said = self.ask(grid, list(self.clients), kind, asked.to_records(), read)

@@ -1,6 +1,6 @@
 """The server's side: negotiates, then runs any Flower strategy on data that is kept fresh, and pays for it.
 
-    strategy = WithDataUpdate(FedAvg(...), game, folder)
+    strategy = DataUpdateStrategy(FedAvg(...), game, folder)
     result = strategy.start(grid, initial_arrays, num_rounds=game.num_rounds)
 
 `folder` holds all that must outlive the server: the deal, the model after every round and the ledger. A
@@ -20,13 +20,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import InputError
 from dufl.experiment.files import write_text
-from dufl.flower import wire
-from dufl.flower.claims import counted, judge
-from dufl.flower.deal import Deal, Manner, alike, strike
+from dufl.flower import messages
+from dufl.flower.checkpoint import keep, recall
+from dufl.flower.deal import Deal, NegotiationOptions, agree, mean_clients
 from dufl.flower.ledger import Claim as Due
 from dufl.flower.ledger import Ledger
-from dufl.flower.memory import keep, recall
 from dufl.flower.nodes import Nodes
+from dufl.flower.validation import counted, judge
 from dufl.game.negotiation import Question
 from dufl.game.parameters import Game
 
@@ -47,7 +47,7 @@ class Round:
     """
 
     round: int
-    claims: list[wire.Claim] = field(default_factory=list)
+    claims: list[messages.Claim] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     cents: int = 0
@@ -58,11 +58,11 @@ class Round:
 class OfClients(Protocol):
     """A strategy that treats clients differently, and has to know which node each is at."""
 
-    def meet(self, clients: Mapping[int, int]) -> None:
+    def wait_for_clients(self, clients: Mapping[int, int]) -> None:
         """Be told the number of the client at every node."""
 
 
-class WithDataUpdate(Strategy):
+class DataUpdateStrategy(Strategy):
     """Any strategy, on buffers that are kept fresh and paid for.
 
     Args:
@@ -84,7 +84,7 @@ class WithDataUpdate(Strategy):
         folder: str | Path,
         *,
         plan: Question | None = None,
-        how: Manner | None = None,
+        how: NegotiationOptions | None = None,
         timeout: float = 600.0,
         arrival: float = 600.0,
         patience: int = 3,
@@ -97,7 +97,7 @@ class WithDataUpdate(Strategy):
         self.round = 0
         self.nodes = Nodes(timeout, arrival)
         self._plan = plan
-        self._how = how or Manner()
+        self._how = how or NegotiationOptions()
         self._patience = patience
         self._watch = watch
         self._missed: dict[int, int] = {}  # rounds in a row, by client
@@ -116,19 +116,19 @@ class WithDataUpdate(Strategy):
 
     def _look(self, grid: Grid) -> None:
         """See who is there; if clients have gone or come for good, plan again for the rounds left."""
-        self.nodes.greet(grid)
+        self.nodes.register_nodes(grid)
         self.nodes.leave_out(client for client, missed in self._missed.items() if missed >= self._patience)
         there, left = self.nodes.there, self.game.num_rounds - self.round
         if self.deal is not None and there and there != set(self.deal.hashes) and left >= 2:
             log(INFO, "planning again from round %s on, with clients %s", self.round, sorted(there))
-            guess = alike(self.game.clients, len(there), self._mean_age)
+            guess = mean_clients(self.game.clients, len(there), self._mean_age)
             self._missed = dict.fromkeys(there, 0)
-            self._strike(grid, self.game.replace(clients=guess, num_rounds=left))
+            self._agree_again(grid, self.game.replace(clients=guess, num_rounds=left))
         if isinstance(self.strategy, OfClients):
-            self.strategy.meet(self.clients)
+            self.strategy.wait_for_clients(self.clients)
 
-    def _strike(self, grid: Grid, game: Game, plan: Question | None = None) -> None:
-        self.deal = strike(self.nodes, grid, game, self.round, self._how, plan)
+    def _agree_again(self, grid: Grid, game: Game, plan: Question | None = None) -> None:
+        self.deal = agree(self.nodes, grid, game, self.round, self._how, plan)
         write_text(self.folder / "deal.json", self.deal.to_json())
 
     def _agreed(self, num_rounds: int) -> Deal:
@@ -150,21 +150,21 @@ class WithDataUpdate(Strategy):
         """What the strategy sends, with the round that the clients have to enter."""
         self._now = Round(server_round - 1)
         self._like = {name: tuple(array.shape) for name, array in arrays.items()}
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        for message in messages:
-            message.content[wire.RECORD] = ConfigRecord({"round": server_round - 1})
-        called = {m.metadata.dst_node_id for m in messages}
+        outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        for message in outgoing:
+            message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
+        called = {m.metadata.dst_node_id for m in outgoing}
         there = set(grid.get_node_ids())
         waited = {client for node, client in self.clients.items() if node in called or node not in there}
         absent = set(self.deal.hashes if self.deal else ()) - self.nodes.there
         self._now.missing = sorted(waited | absent)
-        return messages
+        return outgoing
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the strategy makes of the updates that make sense; each client is paid for its own."""
-        used: dict[int, tuple[wire.Claim, Message]] = {}
+        used: dict[int, tuple[messages.Claim, Message]] = {}
         due: dict[int, Due] = {}
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
@@ -221,14 +221,14 @@ class WithDataUpdate(Strategy):
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self.folder.mkdir(parents=True, exist_ok=True)
         result, arrays = Result(), initial_arrays
-        self.nodes.meet(grid, self.game.clients.size)
+        self.nodes.wait_for_clients(grid, self.game.clients.size)
         if (self.folder / "deal.json").exists():
             self.deal = self._agreed(num_rounds)
             self.round, arrays = recall(self.folder, self.strategy, arrays)
             if self.round >= num_rounds:
                 log(WARNING, "%s holds a run that is over: to begin anew, give another folder", self.folder)
         else:
-            self._strike(grid, self.game, self._plan)
+            self._agree_again(grid, self.game, self._plan)
         result.arrays = arrays
         for server_round in range(self.round + 1, num_rounds + 1):
             self._look(grid)

@@ -43,7 +43,7 @@ def simulate(
     os.environ.update(QUIET)
     from flwr.simulation import run_simulation
 
-    from dufl.flower.app import Order, client_app, server_app
+    from dufl.flower.app import ServerSettings, client_app, server_app
 
     if not RunDirectory(folder, FLOWER).exists:
         claim(folder, FLOWER)
@@ -52,7 +52,9 @@ def simulate(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients = folder.absolute() / "clients"
     run_simulation(
-        server_app(lambda _: Order(path, folder, negotiated, timeout=3600.0, arrival=ARRIVAL), watch),
+        server_app(
+            lambda _: ServerSettings(path, folder, negotiated, timeout=3600.0, arrival=ARRIVAL), watch
+        ),
         client_app(lambda _: (path, clients)),
         num_supernodes=config.game.clients.size,
         backend_config=BACKEND,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from dufl.data.buffer import Held
+from dufl.data.buffer import Snapshot
 from dufl.data.samples import Samples
 from dufl.data.streams import SimulatedStream, Stream
 
@@ -24,7 +24,7 @@ def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream]:
     return lambda client: SimulatedStream(pool=pool, client=client, seed=seed)
 
 
-def loader(held: Held, batch_size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+def loader(held: Snapshot, batch_size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
     """What a client holds, in shuffled batches."""
-    features, labels = torch.from_numpy(held.samples.unit()), torch.from_numpy(held.samples.labels)
+    features, labels = torch.from_numpy(held.samples.to_float()), torch.from_numpy(held.samples.labels)
     return DataLoader(TensorDataset(features, labels), batch_size=batch_size, shuffle=True)

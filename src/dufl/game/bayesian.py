@@ -11,7 +11,7 @@ dies out (R → 0, θ < 1).
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy import optimize
 from scipy.stats import norm, qmc
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
@@ -27,7 +27,7 @@ FAR = 1.0
 _LOG_BOUNDS = np.log([[1e-2, 1e2], [0.05, 10.0], [0.05, 10.0]])  # variance and two length scales
 
 
-def minimise(
+def minimize(
     cost: Callable[[float, float], float],
     payment_range: Interval,
     conservation_range: Interval,
@@ -79,7 +79,7 @@ def _fit(points: Array, values: Array, scales: Array) -> tuple[GaussianProcessRe
         value, slope = process.log_marginal_likelihood(theta, eval_gradient=True)
         return -value, -slope
 
-    found = minimize(
+    found = optimize.minimize(
         unlikelihood,
         scales,
         jac=True,

@@ -61,7 +61,7 @@ class Certificate:
     @property
     def deviation_gain(self) -> float:
         """The largest gain of a client in the game that was played, relative to its turnover."""
-        exact = self.competition == "exact"
+        exact = self.competition == "nash"
         return _largest(self.influence_gain if exact else self.fixed_gain, self.turnover)
 
     @property
@@ -140,7 +140,7 @@ def examine(
         total_volume,
         volume,
         collection,
-        competition == "exact",
+        competition == "nash",
         columns,
         best_total,
     )

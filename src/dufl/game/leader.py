@@ -1,6 +1,6 @@
 """The server's choice of payment R and conservation rate θ.
 
-`anticipating` solves the Stackelberg game as it is defined: minimise U(R, θ, φ*(R, θ)) where φ* is
+`stackelberg` solves the Stackelberg game as it is defined: minimise U(R, θ, φ*(R, θ)) where φ* is
 the clients' true equilibrium.
 
 `algorithm1` is the paper's loop: with φ held fixed the server minimises its cost over (R, θ), the
@@ -28,7 +28,7 @@ from dufl.inputs import Count, Inputs, Seed, Share
 FEW = 64  # types of clients, where a cost need not be exact: on the grid of a search
 
 
-class Algorithm1(Inputs):
+class Algorithm1Options(Inputs):
     """How the paper's loop searches and stops.
 
     Attributes:
@@ -49,7 +49,9 @@ class Algorithm1(Inputs):
     seed: Seed = 0
 
 
-FIXED_POINT = Algorithm1(search="direct", damping=0.5)  # where the paper's loop leads if carried through
+FIXED_POINT = Algorithm1Options(
+    search="direct", damping=0.5
+)  # where the paper's loop leads if carried through
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Trace:
     converged: bool
 
 
-def anticipating(
+def stackelberg(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Choice:
     """The (R, θ) with the least cost at the clients' equilibrium; no update where that is less."""
@@ -101,11 +103,11 @@ def cost_surface(
 def algorithm1(
     game: Game,
     competition: Competition = "mean-field",
-    options: Algorithm1 | None = None,
+    options: Algorithm1Options | None = None,
     progress: Progress = lambda _: None,
 ) -> tuple[Choice, Trace]:
     """The paper's Strategy Decision Phase, with everything it went through."""
-    options = options or Algorithm1()
+    options = options or Algorithm1Options()
     sample = game.replace(clients=compress(game.clients, TYPES))
     totals = [np.full(game.num_rounds, sample.clients.initial_total)]
     choices: list[Choice] = []
@@ -173,7 +175,7 @@ def _believed_cost(
 def _search(
     game: Game,
     cost: Callable[[float, float], float],
-    options: Algorithm1,
+    options: Algorithm1Options,
     before: Choice | None,
 ) -> Choice:
     if options.search == "bayesian":
@@ -181,7 +183,7 @@ def _search(
 
         known = (before.payment, before.conservation_rate) if before else None
         with one_thread():
-            return bayesian.minimise(
+            return bayesian.minimize(
                 cost,
                 game.payment_range,
                 game.conservation_range,

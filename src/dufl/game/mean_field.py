@@ -6,7 +6,7 @@ Every client answers the total volume φ; at equilibrium their answers add up to
 
 `mean-field` is the paper's game: a client takes the price R/φ(t) as given. The fixed point is the
 maximiser of the strictly concave potential R·Σ_t log φ(t) − Σ_k Σ_t (α_k·Δ_k² + β_k·D_k²), so there is
-exactly one. `exact` is the game of N players who see their own influence: a client's marginal price
+exactly one. `nash` is the game of N players who see their own influence: a client's marginal price
 is R·(φ−D_k)/φ² = R/φ − (R/φ²)·D_k, linear in its own volume once φ is given, so that the same fixed
 point in φ describes it. It too has exactly one: the payoffs R·D_k/φ are a strictly monotone game.
 
@@ -69,7 +69,7 @@ def price_of(payment: float, announced_volume: Array, competition: Competition) 
     if payment < SMALLEST:
         return nothing, nothing
     price = payment / announced_volume
-    return price, price / announced_volume if competition == "exact" else nothing
+    return price, price / announced_volume if competition == "nash" else nothing
 
 
 def find_equilibrium(
@@ -88,13 +88,13 @@ def find_equilibrium(
         num_rounds: T.
         payment: R.
         conservation_rate: θ.
-        competition: `mean-field` or `exact`.
+        competition: `mean-field` or `nash`.
         start: a first guess of φ; the answer does not depend on it.
         tolerance: the relative residual that is good enough.
     """
-    if competition == "exact" and clients.num_clients < 2:
+    if competition == "nash" and clients.num_clients < 2:
         raise InputError(
-            "competition must be 'mean-field' with a single client, got 'exact': "
+            "competition must be 'mean-field' with a single client, got 'nash': "
             "it is paid all of R whatever it holds"
         )
     if payment < SMALLEST:
@@ -127,7 +127,7 @@ def _newton(
 ) -> Equilibrium:
     num_rounds = announced.size
     has_system = num_rounds <= SYSTEM
-    exact = competition == "exact"
+    exact = competition == "nash"
     halfway, smallest = announced, np.inf  # where to go, and what to beat, if Newton leads away
     result: Equilibrium | None = None
     for passes in range(1, MAX_PASSES + 1):

@@ -18,10 +18,10 @@ from dufl.errors import DuflError
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.leader import Algorithm1, no_update
+from dufl.game.leader import Algorithm1Options, no_update
 from dufl.game.mean_field import find_equilibrium, price_of
 from dufl.game.parameters import Game
-from dufl.game.plan import Leader, solve
+from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
 from dufl.game.utility import server_cost
 
@@ -82,8 +82,8 @@ def negotiate(
     game: Game,
     ask: Ask,
     *,
-    leader: Leader = "anticipating",
-    algorithm1: Algorithm1 | None = None,
+    method: Method = "stackelberg",
+    algorithm1: Algorithm1Options | None = None,
     tolerance: float = 1e-3,
     most: int = 12,
 ) -> Agreement:
@@ -92,7 +92,7 @@ def negotiate(
     Args:
         game: the server's view; of `clients` only the number must be right, the rest is a first guess.
         ask: puts questions to all clients and gives the sum of their answers to each; one phase of messages.
-        leader: see `solve`.
+        method: see `solve`.
         algorithm1: likewise.
         tolerance: the residual to reach.
         most: phases after which it is given up.
@@ -107,7 +107,7 @@ def negotiate(
     error = np.ones(game.num_rounds)  # by which factor the answer to the offer differs from the guess
     for phase in range(1, most + 1):
         view = game.replace(clients=guess)
-        offer = _choose(view, offer, leader, algorithm1)
+        offer = _choose(view, offer, method, algorithm1)
         questions = [_question(guess, game, *offer, error)]
         questions += [_question(guess, game, *near) for near in _around(game, *offer)]
         answers = ask(questions)
@@ -116,7 +116,7 @@ def negotiate(
         best, answer = questions[0], answers[0]
         residual = float(np.abs(answer / best.announced_volume - 1).max())
         after = game.replace(clients=known)
-        if residual <= tolerance and phase > 1 and _choose(after, offer, leader, algorithm1) == offer:
+        if residual <= tolerance and phase > 1 and _choose(after, offer, method, algorithm1) == offer:
             cost = server_cost(after, *offer, answer).total
             idle = no_update(after).total
             return Agreement(*offer, best.announced_volume, answer, residual, phase, cost, idle)
@@ -144,14 +144,14 @@ def _first_guess(clients: Clients) -> Clients:
 
 
 def _choose(
-    view: Game, before: tuple[float, float] | None, leader: Leader, algorithm1: Algorithm1 | None
+    view: Game, before: tuple[float, float] | None, method: Method, algorithm1: Algorithm1Options | None
 ) -> tuple[float, float]:
     """The best offer to the guessed clients; the one before, if it is nearly as good."""
-    plan = solve(view, leader=leader, algorithm1=algorithm1)
+    plan = solve(view, method=method, algorithm1=algorithm1)
     best = plan.payment, plan.conservation_rate
     if before is None or before == best:
         return best
-    if leader == "algorithm1":
+    if method == "algorithm1":
         near = abs(before[0] - best[0]) <= 0.01 * best[0] and abs(before[1] - best[1]) <= 0.01
         return before if near else best
     found = find_equilibrium(view.clients, view.num_rounds, *before)

@@ -43,7 +43,7 @@ def outcomes(
 ) -> Array:
     """The rows of `Outcomes` for some clients, who hold `volume` and collect `collection`.
 
-    A client that deviates alone leaves the total as it is (mean field) or moves it (`exact`).
+    A client that deviates alone leaves the total as it is (mean field) or moves it (`nash`).
     """
 
     def utility(held: Array, collected: Array) -> Array:

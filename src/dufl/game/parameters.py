@@ -8,7 +8,7 @@ from dufl.errors import InputError
 from dufl.game.population import Clients
 from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, must_be
 
-Competition = Literal["mean-field", "exact"]
+Competition = Literal["mean-field", "nash"]
 Rounds = Annotated[
     Whole, must_be(">= 2", lambda v: v >= 2), must_be("100,000 at most", lambda v: v <= 100_000)
 ]

@@ -17,7 +17,7 @@ from dufl.game import leader as leaders
 from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
-from dufl.game.leader import Algorithm1, Trace, no_update
+from dufl.game.leader import Algorithm1Options, Trace, no_update
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
@@ -27,7 +27,7 @@ from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Inputs, NonNegative, Share
 
-Leader = Literal["anticipating", "algorithm1"]
+Method = Literal["stackelberg", "algorithm1"]
 
 
 class Offer(Inputs):
@@ -37,10 +37,10 @@ class Offer(Inputs):
     conservation_rate: Share
 
 
-class Method(Inputs):
+class _Method(Inputs):
     """Who leads and how the clients compete."""
 
-    leader: Leader = "anticipating"
+    method: Method = "stackelberg"
     competition: Competition = "mean-field"
 
 
@@ -56,8 +56,8 @@ class Plan:
         payment: R, per round.
         conservation_rate: θ.
         equilibrium: the clients' joint answer, with residual and passes.
-        competition: `mean-field` or `exact`.
-        leader: who chose (R, θ): `anticipating`, `algorithm1`, or `given`.
+        competition: `mean-field` or `nash`.
+        method: who chose (R, θ): `stackelberg`, `algorithm1`, or `given`.
         trace: the iterations of Algorithm 1, if it led.
     """
 
@@ -66,7 +66,7 @@ class Plan:
     conservation_rate: float
     equilibrium: Equilibrium
     competition: Competition
-    leader: str
+    method: str
     trace: Trace | None = None
 
     @property
@@ -150,7 +150,7 @@ class Plan:
 
         def work(part: slice) -> Array:
             some = self.game.clients.take(part)
-            exact = self.competition == "exact"
+            exact = self.competition == "nash"
             profile = self.trajectories_of(some)
             return outcomes(
                 some, self.payment, self.conservation_rate, self.total_volume, *profile, exact, part.start
@@ -167,7 +167,7 @@ class Plan:
         """The offer and what it costs, in a line."""
         return (
             f"Plan(payment={self.payment:.6g}, conservation_rate={self.conservation_rate:.6g}, "
-            f"server_cost={self.server_cost:.6g}, leader={self.leader!r}, competition={self.competition!r}, "
+            f"server_cost={self.server_cost:.6g}, method={self.method!r}, competition={self.competition!r}, "
             f"clients={self.game.clients.size}, rounds={self.game.num_rounds}, residual={self.residual:.1e})"
         )
 
@@ -191,7 +191,7 @@ class Plan:
             "converged": self.converged,
             "residual": self.residual,
             "passes": self.passes,
-            "leader": self.leader,
+            "method": self.method,
             "competition": self.competition,
         }
 
@@ -199,9 +199,9 @@ class Plan:
 def solve(
     game: Game | None = None,
     *,
-    leader: Leader = "anticipating",
+    method: Method = "stackelberg",
     competition: Competition = "mean-field",
-    algorithm1: Algorithm1 | None = None,
+    algorithm1: Algorithm1Options | None = None,
     certified: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
@@ -213,9 +213,9 @@ def solve(
 
     Args:
         game: what to solve; the paper's defaults if left out.
-        leader: `anticipating` minimises the cost at the clients' true equilibrium; `algorithm1` is
+        method: `stackelberg` minimises the cost at the clients' true equilibrium; `algorithm1` is
             the paper's loop.
-        competition: `mean-field` (the paper: a client takes φ as given) or `exact` (it sees its
+        competition: `mean-field` (the paper: a client takes φ as given) or `nash` (it sees its
             own influence).
         algorithm1: how the paper's loop searches and stops.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
@@ -226,21 +226,21 @@ def solve(
 
     >>> plan = solve(Game(num_rounds=20))
     >>> plan  # doctest: +ELLIPSIS
-    Plan(payment=51.5..., conservation_rate=0.265..., server_cost=0.471..., leader='anticipating', ...)
+    Plan(payment=51.5..., conservation_rate=0.265..., server_cost=0.471..., method='stackelberg', ...)
     >>> plan.server_cost < plan.no_update_cost
     True
     """
     game = game or Game()
-    chosen = Method(leader=leader, competition=competition)
+    chosen = _Method(method=method, competition=competition)
     search: Progress = (lambda share: progress(0.9 * share)) if certified else progress
-    if chosen.leader == "algorithm1":
+    if chosen.method == "algorithm1":
         choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
     else:
-        choice, trace = leaders.anticipating(game, competition, search), None
-    plan = _plan(game, choice.payment, choice.conservation_rate, competition, leader, trace)
+        choice, trace = leaders.stackelberg(game, competition, search), None
+    plan = _plan(game, choice.payment, choice.conservation_rate, competition, method, trace)
     idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
-    if leader == "anticipating" and idle and plan.no_update_cost < plan.server_cost:
-        plan = _plan(game, 0.0, 1.0, competition, leader)
+    if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
+        plan = _plan(game, 0.0, 1.0, competition, method)
     if certified:
         _check_certificate(plan)
         _warn_of_losses(plan)
@@ -248,7 +248,7 @@ def solve(
     return plan
 
 
-def algorithm1_rival(
+def algorithm1_baseline(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Plan | None:
     """Algorithm 1 carried through to its fixed point, to compare a plan with.
@@ -258,7 +258,7 @@ def algorithm1_rival(
     try:
         return solve(
             game,
-            leader="algorithm1",
+            method="algorithm1",
             competition=competition,
             algorithm1=leaders.FIXED_POINT,
             certified=False,
@@ -282,7 +282,7 @@ def equilibrium(
     """
     game = game or Game()
     offer = Offer(payment=payment, conservation_rate=conservation_rate)
-    chosen = Method(competition=competition)
+    chosen = _Method(competition=competition)
     plan = _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
     _check_certificate(plan)
     return plan
@@ -312,11 +312,11 @@ def _plan(
     payment: float,
     conservation_rate: float,
     competition: Competition,
-    leader: str,
+    method: str,
     trace: Trace | None = None,
 ) -> Plan:
     found = find_equilibrium(game.clients, game.num_rounds, payment, conservation_rate, competition)
-    plan = Plan(game, payment, conservation_rate, found, competition, leader, trace)
+    plan = Plan(game, payment, conservation_rate, found, competition, method, trace)
     _check_capacity(plan)
     return plan
 

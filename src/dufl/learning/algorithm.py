@@ -1,15 +1,15 @@
-"""What the federated algorithms have in common: a client's pull, its update, and a state between rounds.
+"""What federated algorithms share: a local penalty, an update, and a state that is kept between rounds.
 
-Every one of them lets a client minimise, by local SGD from the global weights w(t),
+In every algorithm a client minimizes, by local SGD from the global weights w(t),
 
     F_k(w) + strength/2·‖w − w(t)‖² − ⟨linear, w⟩
 
-and differs in what it puts for `strength` and `linear` (its `Pull`) and in how the server makes w(t+1) of
-the clients' answers. That is all a new algorithm has to say, in three functions without side effects:
+Algorithms differ in `strength` and `linear` (the `LocalPenalty`) and in how the server computes w(t+1) from
+the updates. An algorithm is three functions without side effects:
 
-    init(weights, num_clients) → state          before the first round
-    pull(state, client)        → Pull           for a client that takes part
-    apply(state, weights, updates) → weights, state
+    init(weights, num_clients)     → state           before the first round
+    penalty(state, client)         → LocalPenalty    for a client that takes part
+    apply(state, weights, updates) → weights, state  after a round
 
 A state is a mapping from names to vectors, so that a checkpoint can hold it.
 """
@@ -26,7 +26,7 @@ State = Mapping[str, Vector]
 
 
 @dataclass(frozen=True, eq=False)
-class Pull:
+class LocalPenalty:
     """What an algorithm adds to the loss of a client; nothing by default."""
 
     strength: float = 0.0
@@ -41,14 +41,14 @@ class Update:
         client: who.
         volume: how many samples it trained on.
         weights: what came out.
-        buffers: what else its model keeps, such as running means; averaged by volume, whatever the
+        model_buffers: what else its model keeps, such as running means; averaged by volume, whatever the
             algorithm.
     """
 
     client: int
     volume: int
     weights: Vector
-    buffers: Vector
+    model_buffers: Vector
 
 
 class Algorithm(Protocol):
@@ -58,7 +58,7 @@ class Algorithm(Protocol):
         """The state before the first round."""
         ...
 
-    def pull(self, state: State, client: int) -> Pull:
+    def penalty(self, state: State, client: int) -> LocalPenalty:
         """What is added to a client's loss."""
         ...
 
@@ -71,9 +71,9 @@ def refusal(update: Update, size: int) -> str:
     """Why an update must not be used; empty if it may."""
     if update.weights.shape != (size,):
         return f"weights of shape {update.weights.shape}, not ({size},)"
-    if np.isnan(update.weights).any() or np.isnan(update.buffers).any():
+    if np.isnan(update.weights).any() or np.isnan(update.model_buffers).any():
         return "weights that are not a number"
-    if np.isinf(update.weights).any() or np.isinf(update.buffers).any():
+    if np.isinf(update.weights).any() or np.isinf(update.model_buffers).any():
         return "infinite weights"
     return ""
 

@@ -15,14 +15,14 @@ class Arrivals:
     Attributes:
         used: the clients whose updates may be used.
         refused: the other clients, and why not.
-        buffers: the mean of what else the models keep.
+        model_buffers: the mean of what else the models keep.
     """
 
     def __init__(self, updates: Iterator[Update], size: int) -> None:
         """Judge updates of models with `size` weights."""
         self.used: list[int] = []
         self.refused: dict[str, str] = {}
-        self.buffers = Mean()
+        self.model_buffers = Mean()
         self._updates = updates
         self._size = size
         self._failure: BaseException | None = None
@@ -36,7 +36,7 @@ class Arrivals:
             reason = refusal(update, self._size)
             if not reason:
                 self.used.append(update.client)
-                self.buffers.add(update.buffers, update.volume)
+                self.model_buffers.add(update.model_buffers, update.volume)
                 return update
             self.refused[str(update.client)] = reason
 

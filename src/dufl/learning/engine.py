@@ -44,15 +44,15 @@ class Engine(Protocol):
         """The weights and buffers of the model before training."""
         ...
 
-    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+    def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every client from the same weights; updates in the order of the tasks."""
         ...
 
-    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
         """Test a model."""
         ...
 
-    def named(self, weights: Vector, buffers: Vector) -> Named:
+    def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """The weights as torch knows them."""
         ...
 
@@ -69,7 +69,7 @@ class CompiledEngine:
         self._settings = settings
         self._classes = dataset.num_classes
         self._features = int(np.prod(dataset.shape))
-        self._test = np.ascontiguousarray(dataset.test.unit().reshape(len(dataset.test), -1))
+        self._test = np.ascontiguousarray(dataset.test.to_float().reshape(len(dataset.test), -1))
         self._labels = dataset.test.labels
         self._threads = ThreadPoolExecutor(settings.num_workers)
         self._own = threading.local()
@@ -79,18 +79,18 @@ class CompiledEngine:
         """All zero: the loss is convex, so it does not matter where training begins."""
         return np.zeros(self._classes * (self._features + 1), np.float32), np.zeros(0, np.float32)
 
-    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+    def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every client from the same weights."""
 
         def work(task: Task) -> Update:
-            return Update(task.client, len(task.labels), self._train(weights, task), buffers)
+            return Update(task.client, len(task.labels), self._train(weights, task), model_buffers)
 
         return spread(self._threads, work, tasks, 2 * self._settings.num_workers)
 
     def _train(self, weights: Vector, task: Task) -> Vector:
         simulation, settings = self._simulation, self._settings
-        room = self._room(len(task.labels) * self._features)
-        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed, room)
+        scratch = self._scratch(len(task.labels) * self._features)
+        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed, scratch)
         return train_logistic(
             weights,
             features.reshape(len(features), -1),
@@ -99,18 +99,18 @@ class CompiledEngine:
             min(settings.batch_size, len(features)),
             settings.learning_rate,
             settings.momentum,
-            task.pull.strength,
-            task.pull.linear,
+            task.penalty.strength,
+            task.penalty.linear,
         )
 
-    def _room(self, size: int) -> npt.NDArray[np.float32]:
+    def _scratch(self, size: int) -> npt.NDArray[np.float32]:
         """Memory of this thread's own for the features of one client after the other."""
-        room: npt.NDArray[np.float32] | None = getattr(self._own, "room", None)
-        if room is None or len(room) < size:
-            room = self._own.room = aligned(size + size // 4)
-        return room
+        scratch: npt.NDArray[np.float32] | None = getattr(self._own, "scratch", None)
+        if scratch is None or len(scratch) < size:
+            scratch = self._own.scratch = aligned(size + size // 4)
+        return scratch
 
-    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
         """Test a model."""
 
         def work(part: slice) -> tuple[int, float]:
@@ -118,7 +118,7 @@ class CompiledEngine:
 
         return score(spread(self._threads, work, parts(len(self._labels)), 64), len(self._labels))
 
-    def named(self, weights: Vector, buffers: Vector) -> Named:
+    def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """As in `torch.nn.Sequential(Flatten(), Linear(…))`."""
         edge = self._classes * self._features
         return {

@@ -10,7 +10,7 @@ Learning of Deep Networks from Decentralized Data* (AISTATS 2017).
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class FedAvg:
         """Nothing is carried from round to round."""
         return {}
 
-    def pull(self, state: State, client: int) -> Pull:
+    def penalty(self, state: State, client: int) -> LocalPenalty:
         """A client minimises its own loss."""
-        return Pull()
+        return LocalPenalty()
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
         """Average by volume; if nobody answered, nothing changes."""

@@ -18,26 +18,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dufl.learning.algorithm import Mean, Pull, State, Update, Vector
+from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
 
 
 @dataclass(frozen=True)
 class FedDyn:
     """Clients carry a gradient that corrects their drift from the common minimum."""
 
-    dynamic_weight: float = 0.1  # α
+    feddyn_alpha: float = 0.1  # α
 
     def init(self, weights: Vector, num_clients: int) -> State:
         """With h = 0; a client's g_k is there from its first update on."""
         return {"server": np.zeros_like(weights), "clients": np.array([num_clients], np.float32)}
 
-    def pull(self, state: State, client: int) -> Pull:
+    def penalty(self, state: State, client: int) -> LocalPenalty:
         """A client is pulled to the global weights and along its gradient."""
-        return Pull(self.dynamic_weight, state.get(f"client {client}"))
+        return LocalPenalty(self.feddyn_alpha, state.get(f"client {client}"))
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
         """Move every gradient by its client's drift, and the mean of the weights by theirs."""
-        alpha, after = self.dynamic_weight, dict(state)
+        alpha, after = self.feddyn_alpha, dict(state)
         drift, mean = np.zeros(weights.shape), Mean()
         for update in updates:
             name, moved = f"client {update.client}", update.weights - weights

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import Held
+from dufl.data.buffer import Snapshot
 from dufl.data.samples import Samples
-from dufl.data.simulation import Simulation, places_of
+from dufl.data.simulation import Simulation, indices_of
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
 from dufl.learning.arrivals import Arrivals
@@ -80,7 +80,7 @@ class Federation:
         self, game: Game, simulation: Simulation, policy: Policy, settings: Training, engine: Engine
     ) -> None:
         self.round = 0
-        self.weights, self.buffers = engine.start
+        self.weights, self.model_buffers = engine.start
         self._game = game
         self._simulation = simulation
         self._policy = policy
@@ -106,16 +106,16 @@ class Federation:
     def play(self) -> Record:
         """One round, from broadcast to data update."""
         began = time.perf_counter()
-        held = [buffer.held() for buffer in self._held]
+        held = [buffer.snapshot() for buffer in self._held]
         called, dropped = participants(self._settings, self._game.clients.size, self.round)
         fresh = self._aside.submit(self._collect)  # while the clients train
         tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
-        updates = self._engine.train(self.weights, self.buffers, tasks)
+        updates = self._engine.train(self.weights, self.model_buffers, tasks)
         with Arrivals(updates, len(self.weights)) as arrivals:
             weights, state = self._algorithm.apply(self._state, self.weights, arrivals)
         self.weights, self._state = weights, state
-        self.buffers = arrivals.buffers.value(self.buffers)
-        tested = self._aside.submit(self._engine.evaluate, self.weights, self.buffers)
+        self.model_buffers = arrivals.model_buffers.value(self.model_buffers)
+        tested = self._aside.submit(self._engine.evaluate, self.weights, self.model_buffers)
         facts = self._account(held, bool(arrivals.used))
         self._update_data(fresh.result())
         score = tested.result()
@@ -130,12 +130,12 @@ class Federation:
             **facts,
         )
 
-    def _task(self, client: int, held: Held) -> Task:
-        pull = self._algorithm.pull(self._state, client)
-        places, labels = places_of(held.samples), held.samples.labels
-        return Task(client, self.round, places, labels, held.ages, held.ids, pull)
+    def _task(self, client: int, held: Snapshot) -> Task:
+        penalty = self._algorithm.penalty(self._state, client)
+        places, labels = indices_of(held.samples), held.samples.labels
+        return Task(client, self.round, places, labels, held.ages, held.ids, penalty)
 
-    def _account(self, held: list[Held], paid: bool) -> dict[str, Any]:
+    def _account(self, held: list[Snapshot], paid: bool) -> dict[str, Any]:
         """What the round says of data and money."""
         t, policy = self.round, self._policy
         volumes = [len(part.ages) for part in held]
@@ -182,7 +182,7 @@ class Federation:
 
     def named(self) -> Named:
         """The model, by the names of its parameters."""
-        return self._engine.named(self.weights, self.buffers)
+        return self._engine.named(self.weights, self.model_buffers)
 
     @property
     def _nothing(self) -> Samples:
@@ -190,15 +190,15 @@ class Federation:
 
     def state(self) -> Arrays:
         """Everything that the next rounds depend on."""
-        held = [buffer.held() for buffer in self._held]
+        held = [buffer.snapshot() for buffer in self._held]
         return {
             "round": np.array(self.round),
             "weights": self.weights,
-            "buffers": self.buffers,
+            "model_buffers": self.model_buffers,
             "history": self._history,
             "sizes": np.array([len(part.ages) for part in held]),
             "next_ids": np.array([buffer.next_id for buffer in self._held]),
-            "places": np.concatenate([places_of(part.samples) for part in held]),
+            "places": np.concatenate([indices_of(part.samples) for part in held]),
             "ages": np.concatenate([part.ages for part in held]),
             "ids": np.concatenate([part.ids for part in held]),
             **{f"algorithm {name}": vector for name, vector in self._state.items()},
@@ -206,11 +206,19 @@ class Federation:
 
     def restore(self, state: Arrays) -> None:
         """Go on where another federation of the same configuration was."""
-        for name, like in (("weights", self.weights), ("buffers", self.buffers), ("history", self._history)):
+        for name, like in (
+            ("weights", self.weights),
+            ("model_buffers", self.model_buffers),
+            ("history", self._history),
+        ):
             if state[name].shape != like.shape:
                 raise ValueError(f"{name} of shape {state[name].shape}, not {like.shape}")
         self.round = int(state["round"])
-        self.weights, self.buffers, self._history = state["weights"], state["buffers"], state["history"]
+        self.weights, self.model_buffers, self._history = (
+            state["weights"],
+            state["model_buffers"],
+            state["history"],
+        )
         self._state = {
             name.removeprefix("algorithm "): vector
             for name, vector in state.items()
@@ -220,19 +228,19 @@ class Federation:
         places, ages, ids = (np.split(state[name], edges) for name in ("places", "ages", "ids"))
         references, advanced = self._simulation.references, min(self.round, self._game.num_rounds - 1)
         for k, next_id in enumerate(state["next_ids"]):
-            held = Held(references.take(places[k]), ages[k], ids[k])
+            held = Snapshot(references.take(places[k]), ages[k], ids[k])
             self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
 
 
 def participants(settings: Training, number: int, round: int) -> tuple[list[int], list[int]]:
     """Who of so many clients is called and answers in a round, and who is called and does not."""
     called = np.arange(number)
-    if settings.participation < 1:
+    if settings.fraction_train < 1:
         generator = np.random.default_rng([settings.seed, round + 1, 9])
-        count = max(1, int(np.rint(settings.participation * number)))
+        count = max(1, int(np.rint(settings.fraction_train * number)))
         called = np.sort(generator.choice(number, count, replace=False))
-    if not settings.dropout:
+    if not settings.client_dropout:
         return called.tolist(), []
     generator = np.random.default_rng([settings.seed, round + 1, 8])
-    silent = generator.random(number)[called] < settings.dropout
+    silent = generator.random(number)[called] < settings.client_dropout
     return called[~silent].tolist(), called[silent].tolist()

@@ -9,7 +9,7 @@ Heterogeneous Networks* (MLSys 2020).
 
 from dataclasses import dataclass
 
-from dufl.learning.algorithm import Pull, State
+from dufl.learning.algorithm import LocalPenalty, State
 from dufl.learning.fedavg import FedAvg
 
 
@@ -17,8 +17,8 @@ from dufl.learning.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg whose clients are held near the global weights; with μ = 0 it is FedAvg."""
 
-    proximal_weight: float = 0.01  # μ
+    proximal_mu: float = 0.01  # μ
 
-    def pull(self, state: State, client: int) -> Pull:
+    def penalty(self, state: State, client: int) -> LocalPenalty:
         """A client is pulled to the global weights."""
-        return Pull(strength=self.proximal_weight)
+        return LocalPenalty(strength=self.proximal_mu)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dufl.learning.algorithm import Pull, Vector
+from dufl.learning.algorithm import LocalPenalty, Vector
 from dufl.learning.choices import calling
 from dufl.learning.models import build, check_logits
 from dufl.learning.settings import Training
@@ -37,9 +37,9 @@ class LocalModel:
         self._batch_norm = next((m for m in self._model.modules() if isinstance(m, _BATCH_NORMS)), None)
         self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
 
-    def named(self, weights: Vector, buffers: Vector) -> dict[str, npt.NDArray[Any]]:
+    def named(self, weights: Vector, model_buffers: Vector) -> dict[str, npt.NDArray[Any]]:
         """The weights as the model's own `state_dict`."""
-        self._load(weights, buffers)
+        self._load(weights, model_buffers)
         return {name: np.array(tensor.cpu()) for name, tensor in self._model.state_dict().items()}
 
     def state(self) -> tuple[Vector, Vector]:
@@ -47,30 +47,30 @@ class LocalModel:
         return _flat(self._parameters), _flat(self._kept)
 
     def train(
-        self, weights: Vector, buffers: Vector, features: npt.NDArray[np.float32], task: Task
+        self, weights: Vector, model_buffers: Vector, features: npt.NDArray[np.float32], task: Task
     ) -> tuple[Vector, Vector]:
         """The weights and buffers after local training from the given ones."""
         with calling("model", self._settings.model, f"training client {task.client} in round {task.round}"):
-            return self._train(weights, buffers, features, task)
+            return self._train(weights, model_buffers, features, task)
 
     def _train(
-        self, weights: Vector, buffers: Vector, features: npt.NDArray[np.float32], task: Task
+        self, weights: Vector, model_buffers: Vector, features: npt.NDArray[np.float32], task: Task
     ) -> tuple[Vector, Vector]:
         settings, model = self._settings, self._model
-        self._load(weights, buffers)
+        self._load(weights, model_buffers)
         model.train()
         torch.manual_seed(_torch_seed(settings.seed, task.client, task.round))
-        pictures, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
+        images, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
         start = [parameter.detach().clone() for parameter in self._parameters]
-        linear = self._split(task.pull.linear)
+        linear = self._split(task.penalty.linear)
         velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
         for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
             for batch in self._batches(order):
                 model.zero_grad()
                 with self._precision():
-                    loss = functional.cross_entropy(self._logits(pictures[batch]), labels[batch])
+                    loss = functional.cross_entropy(self._logits(images[batch]), labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
-                self._add(task.pull, start, linear)
+                self._add(task.penalty, start, linear)
                 self._step(velocity)
         return self.state()
 
@@ -83,22 +83,22 @@ class LocalModel:
     def evaluate(
         self,
         weights: Vector,
-        buffers: Vector,
+        model_buffers: Vector,
         features: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
     ) -> tuple[int, float]:
         """How many are right, and the sum of their losses."""
         with calling("model", self._settings.model, "while it was tested"):
-            return self._evaluate(weights, buffers, features, labels)
+            return self._evaluate(weights, model_buffers, features, labels)
 
     def _evaluate(
         self,
         weights: Vector,
-        buffers: Vector,
+        model_buffers: Vector,
         features: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
     ) -> tuple[int, float]:
-        self._load(weights, buffers)
+        self._load(weights, model_buffers)
         self._model.eval()
         right, lost = 0, 0.0
         known = torch.from_numpy(labels).to(self._device)
@@ -112,17 +112,17 @@ class LocalModel:
                 lost += float(loss)
         return right, lost
 
-    def _logits(self, pictures: torch.Tensor) -> torch.Tensor:
-        wanted = len(pictures), self._classes
-        return check_logits(self._model(pictures), self._settings.model, wanted, self._shape)
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        wanted = len(images), self._classes
+        return check_logits(self._model(images), self._settings.model, wanted, self._shape)
 
-    def _add(self, pull: Pull, start: list[torch.Tensor], linear: list[torch.Tensor]) -> None:
+    def _add(self, penalty: LocalPenalty, start: list[torch.Tensor], linear: list[torch.Tensor]) -> None:
         """The gradient of strength/2·‖w − w(t)‖² − ⟨linear, w⟩."""
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 continue
-            if pull.strength:
-                parameter.grad.add_(parameter.detach() - start[index], alpha=pull.strength)
+            if penalty.strength:
+                parameter.grad.add_(parameter.detach() - start[index], alpha=penalty.strength)
             if linear:
                 parameter.grad.sub_(linear[index])
 
@@ -147,11 +147,11 @@ class LocalModel:
         tensor = torch.from_numpy(features).to(self._device)
         return tensor.contiguous(memory_format=self._format)
 
-    def _load(self, weights: Vector, buffers: Vector) -> None:
+    def _load(self, weights: Vector, model_buffers: Vector) -> None:
         with torch.no_grad():
             for tensor, values in zip(self._parameters, self._split(weights), strict=True):
                 tensor.copy_(values)
-            for kept, values in zip(self._kept, _cut(buffers, self._kept, self._device), strict=True):
+            for kept, values in zip(self._kept, _cut(model_buffers, self._kept, self._device), strict=True):
                 kept.copy_(values if kept.is_floating_point() else values.round())
 
     def _split(self, vector: Vector | None) -> list[torch.Tensor]:

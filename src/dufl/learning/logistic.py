@@ -111,7 +111,7 @@ def _train(
     errors = np.zeros_like(logits)  # and stays 0 for the classes that only fill up
     w, g, v = packed.ravel(), gradient.ravel(), velocity.ravel()
     s, t = start.ravel(), tilt.ravel()
-    rate, decay, pull = np.float32(learning_rate), np.float32(momentum), np.float32(strength)
+    rate, decay, penalty = np.float32(learning_rate), np.float32(momentum), np.float32(strength)
     for epoch in range(num_epochs):
         for first in range(0, num_samples, batch_size):
             rows = order[epoch, first : first + batch_size]
@@ -121,7 +121,7 @@ def _train(
             _gradient(errors, features, rows, ahead if ahead.size > 0 else rows, gradient)
             if strength != 0:
                 for i in range(w.size):
-                    g[i] += pull * (w[i] - s[i])
+                    g[i] += penalty * (w[i] - s[i])
             if linear.size > 0:
                 for i in range(w.size):
                     g[i] -= t[i]

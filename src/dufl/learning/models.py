@@ -74,9 +74,9 @@ class LightCNN(nn.Sequential):
 class Standardise(nn.Module):
     """Every picture to mean 0 and deviation 1, whatever its brightness; a flat one becomes zero."""
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """The same for every batch that a picture is in."""
-        return functional.group_norm(pictures, 1, eps=1e-3)
+        return functional.group_norm(images, 1, eps=1e-3)
 
 
 class ResNet18(nn.Sequential):
@@ -123,9 +123,9 @@ class Residual(nn.Module):
             nn.Identity() if same else nn.Sequential(_conv(given, width, 1, stride), nn.GroupNorm(2, width))
         )
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """The shortcut, corrected by the body."""
-        return functional.relu(self.shortcut(pictures) + self.body(pictures))
+        return functional.relu(self.shortcut(images) + self.body(images))
 
 
 OURS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {

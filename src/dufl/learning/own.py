@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dufl.errors import CapacityError, InputError
 from dufl.game.parameters import Game
-from dufl.learning.algorithm import Pull, State, Update, Vector
+from dufl.learning.algorithm import LocalPenalty, State, Update, Vector
 from dufl.learning.choices import calling, make_choice
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,7 @@ class OwnAlgorithm:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._own = make_choice("algorithm", path, parts=("init", "pull", "apply"))
+        self._own = make_choice("algorithm", path, parts=("init", "penalty", "apply"))
         self._shape: tuple[int, ...] = ()
 
     def init(self, weights: Vector, num_clients: int) -> State:
@@ -37,11 +37,11 @@ class OwnAlgorithm:
             state = self._own.init(_constant(weights.copy()), num_clients)
         return self._checked_state(state)
 
-    def pull(self, state: State, client: int) -> Pull:
+    def penalty(self, state: State, client: int) -> LocalPenalty:
         """What is added to a client's loss."""
         with self._calling(f"pull of client {client}"):
-            pull = self._own.pull(_constant_state(state), client)
-        return self._checked_pull(pull, client)
+            penalty = self._own.penalty(_constant_state(state), client)
+        return self._checked_pull(penalty, client)
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
         """The next global weights, in memory of their own, and state."""
@@ -73,21 +73,23 @@ class OwnAlgorithm:
                 raise self._refused(f"{name!r} in the state", "a NumPy array of numbers", _kind(vector))
         return MappingProxyType({name: _constant(vector) for name, vector in vectors.items()})
 
-    def _checked_pull(self, pull: Any, client: int) -> Pull:
+    def _checked_pull(self, penalty: Any, client: int) -> LocalPenalty:
         what = f"what pull of client {client} returns"
-        if not isinstance(pull, Pull):
-            raise self._refused(what, "a Pull", _kind(pull))
-        strength, linear = _real(pull.strength), pull.linear
+        if not isinstance(penalty, LocalPenalty):
+            raise self._refused(what, "a LocalPenalty", _kind(penalty))
+        strength, linear = _real(penalty.strength), penalty.linear
         if strength is None or not np.isfinite(strength):
-            raise self._refused(what, "a Pull whose strength is a finite number", _kind(pull.strength))
+            raise self._refused(
+                what, "a LocalPenalty whose strength is a finite number", _kind(penalty.strength)
+            )
         if linear is None:
-            return Pull(strength)
-        rule = f"a Pull whose linear is None or of shape {self._shape} and type float32"
+            return LocalPenalty(strength)
+        rule = f"a LocalPenalty whose linear is None or of shape {self._shape} and type float32"
         if type(linear) is not np.ndarray or linear.shape != self._shape or linear.dtype != np.float32:
             raise self._refused(what, rule, _kind(linear))
         if not np.isfinite(linear).all():
-            raise self._refused(what, "a Pull whose linear is finite", "NaN or infinite values")
-        return Pull(strength, _constant(linear))
+            raise self._refused(what, "a LocalPenalty whose linear is finite", "NaN or infinite values")
+        return LocalPenalty(strength, _constant(linear))
 
     def _calling(self, when: str) -> AbstractContextManager[None]:
         return calling("algorithm", self._path, when)
@@ -179,7 +181,9 @@ def _constant_state(state: State) -> State:
 
 def _constant_updates(updates: Iterable[Update]) -> Iterator[Update]:
     for update in updates:
-        yield replace(update, weights=_constant(update.weights), buffers=_constant(update.buffers.copy()))
+        yield replace(
+            update, weights=_constant(update.weights), model_buffers=_constant(update.model_buffers.copy())
+        )
 
 
 def _real(value: object) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-from dufl.data.whole import WholePlan, whole_plan
+from dufl.data.integer_plan import IntegerPlan, integer_plan
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium
 from dufl.learning.own import OwnPolicy
@@ -42,7 +42,7 @@ class Planned:
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan = plan
         self._seed = seed
-        self._whole = cache(self._whole_plan)
+        self._whole = cache(self._integer_plan)
 
     def payment(self, round: int) -> float:
         """R, the same in every round."""
@@ -60,8 +60,8 @@ class Planned:
         """S(t)."""
         return float(self.plan.mean_staleness[round])
 
-    def _whole_plan(self, client: int) -> WholePlan:
-        return whole_plan(self.plan.volume[:, client], self.plan.conservation_rate, self._seed, client)
+    def _integer_plan(self, client: int) -> IntegerPlan:
+        return integer_plan(self.plan.volume[:, client], self.plan.conservation_rate, self._seed, client)
 
 
 def no_update(game: Game) -> Plan:

@@ -35,8 +35,8 @@ class Training(Inputs):
 
     Attributes:
         algorithm: fedavg, fedprox, feddyn, or a user's own by import path.
-        proximal_weight: μ of FedProx.
-        dynamic_weight: α of FedDyn.
+        proximal_mu: μ of FedProx.
+        feddyn_alpha: α of FedDyn.
         policy: dufl (follow the plan), static (never update), or a user's own by import path.
         model: logistic, cnn, resnet18, resnet18-coarse, or a user's own `torch.nn.Module` by import path.
         epochs: of local training in a round.
@@ -53,16 +53,16 @@ class Training(Inputs):
     """
 
     algorithm: Annotated[str, _choice("algorithm", ALGORITHMS)] = "fedavg"
-    proximal_weight: NonNegative = 0.01
-    dynamic_weight: Positive = 0.1
+    proximal_mu: NonNegative = 0.01
+    feddyn_alpha: Positive = 0.1
     policy: Annotated[str, _choice("policy", POLICIES)] = "dufl"
     model: Annotated[str, _choice("model", KNOWN_MODELS)] = "logistic"
-    epochs: Count = 20
+    local_epochs: Count = 20
     batch_size: Count = 64
     learning_rate: Positive = 0.01
     momentum: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
-    participation: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
-    dropout: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
+    fraction_train: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
+    client_dropout: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
     precision: Literal["float32", "bf16"] = "float32"
     seed: Seed = 0
     device: Annotated[str, AfterValidator(_device)] = "auto"
@@ -84,7 +84,7 @@ class Training(Inputs):
         if self.algorithm == "fedavg":
             return FedAvg()
         if self.algorithm == "fedprox":
-            return FedProx(self.proximal_weight)
+            return FedProx(self.proximal_mu)
         if self.algorithm == "feddyn":
-            return FedDyn(self.dynamic_weight)
+            return FedDyn(self.feddyn_alpha)
         return OwnAlgorithm(self.algorithm)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.samples import Features
-from dufl.learning.algorithm import Pull
+from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.settings import Training
 
 Whole = npt.NDArray[np.int64]
@@ -33,16 +33,16 @@ class Task:
     labels: Whole
     ages: Whole
     ids: Whole
-    pull: Pull
+    penalty: LocalPenalty
 
     def features(
-        self, pool: Features, ageing: Ageing, seed: int, room: npt.NDArray[np.float32] | None = None
+        self, pool: Features, ageing: Ageing, seed: int, out: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
-        """The samples as they look in this round, in `room` if there is one."""
-        return ageing.look(pool, self.places, self.ages, seed, self.client, self.ids, room)
+        """The samples as they look in this round, in `out` if there is one."""
+        return ageing.add_noise(pool, self.places, self.ages, seed, self.client, self.ids, out)
 
     def shuffles(self, settings: Training) -> Whole:
         """The order of the samples in every epoch, one a row; a function of (seed, client, round)."""
         generator = np.random.default_rng([settings.seed, self.client, self.round + 1, 7])
-        rows = np.tile(np.arange(len(self.labels)), (settings.epochs, 1))
+        rows = np.tile(np.arange(len(self.labels)), (settings.local_epochs, 1))
         return generator.permuted(rows, axis=1, out=rows)

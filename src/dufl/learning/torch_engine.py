@@ -64,18 +64,18 @@ class TorchEngine:
         """The weights and buffers of the model before training."""
         return self._start
 
-    def train(self, weights: Vector, buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
+    def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every client from the same weights."""
-        return self.workers.do(Train(weights, buffers, task) for task in tasks)
+        return self.workers.do(Train(weights, model_buffers, task) for task in tasks)
 
-    def evaluate(self, weights: Vector, buffers: Vector) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
         """Test a model."""
-        jobs = (Evaluate(weights, buffers, part) for part in parts(self._size))
+        jobs = (Evaluate(weights, model_buffers, part) for part in parts(self._size))
         return score(self.workers.do(jobs), self._size)
 
-    def named(self, weights: Vector, buffers: Vector) -> Named:
+    def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """The weights by their names in the model."""
-        (found,) = self.workers.do([Name(weights, buffers)])
+        (found,) = self.workers.do([Name(weights, model_buffers)])
         return dict(found)
 
     def close(self) -> None:

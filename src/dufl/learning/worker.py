@@ -60,7 +60,7 @@ class Train:
     """Train a client."""
 
     weights: Vector
-    buffers: Vector
+    model_buffers: Vector
     task: Task
 
 
@@ -69,7 +69,7 @@ class Evaluate:
     """Test a model on some of the test samples."""
 
     weights: Vector
-    buffers: Vector
+    model_buffers: Vector
     part: slice
 
 
@@ -78,7 +78,7 @@ class Name:
     """Give the weights as the model knows them."""
 
     weights: Vector
-    buffers: Vector
+    model_buffers: Vector
 
 
 class Worker:
@@ -101,13 +101,13 @@ class Worker:
         setup, model = self._setup, self._model
         if isinstance(job, Evaluate):
             some = Samples(self._test[job.part], setup.test_labels[job.part])
-            return model.evaluate(job.weights, job.buffers, some.unit(), some.labels)
+            return model.evaluate(job.weights, job.model_buffers, some.to_float(), some.labels)
         if isinstance(job, Name):
-            return model.named(job.weights, job.buffers)
+            return model.named(job.weights, job.model_buffers)
         task = job.task
         features = task.features(self._train, setup.ageing, setup.seed)
-        weights, buffers = model.train(job.weights, job.buffers, features, task)
-        return Update(task.client, len(task.labels), weights, buffers)
+        weights, model_buffers = model.train(job.weights, job.model_buffers, features, task)
+        return Update(task.client, len(task.labels), weights, model_buffers)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def data_figure(dataset: Dataset, ageing: Ageing, seed: int = 0) -> Figure:
         sheet = _Sheet(_LEFT + columns * _LINE + _RIGHT, height)
         chosen = dataset.train.take(choose(dataset, columns))
         top = _draw_samples(sheet, dataset, chosen, columns, by_column)
-        _draw_ages(sheet, ageing, chosen.take(slice(columns)).unit(), ages, top, seed)
+        _draw_ages(sheet, ageing, chosen.take(slice(columns)).to_float(), ages, top, seed)
     return sheet.figure
 
 
@@ -57,7 +57,7 @@ def _draw_samples(sheet: "_Sheet", dataset: Dataset, chosen: Samples, columns: i
     sheet.text(_LEFT, 0.26, known.title if known else dataset.name, size=12, weight="bold")
     sheet.text(_LEFT, 0.48, dataset.describe().partition(": ")[2], size=9, color=GREY)
     top = _HEAD
-    for cell, (image, label) in enumerate(zip(chosen.unit(), chosen.labels, strict=True)):
+    for cell, (image, label) in enumerate(zip(chosen.to_float(), chosen.labels, strict=True)):
         row, column = divmod(cell, columns)
         labelled = row == 0 or not by_column
         if column == 0:

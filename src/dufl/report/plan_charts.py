@@ -16,11 +16,11 @@ EACH = 40  # clients drawn one by one at most
 TERMS = (("payment", BLUE), ("too little data", ORANGE), ("stale data", GREEN))
 
 
-def cost_chart(plan: Plan, rival: Plan | None = None) -> Chart:
+def cost_chart(plan: Plan, baseline: Plan | None = None) -> Chart:
     """The server's cost by term: of this plan, of Algorithm 1's, and without update."""
     named = [("this plan", plan.cost_by_term)]
-    if rival is not None:
-        named.append(("Algorithm 1", rival.cost_by_term))
+    if baseline is not None:
+        named.append(("Algorithm 1", baseline.cost_by_term))
     named.append(("no update", plan.no_update))
     names = [name for name, _ in named]
     parts = [[float(part.sum()) for part in (c.payment, c.volume, c.staleness)] for _, c in named]
@@ -107,13 +107,13 @@ def _course(name: str, title: str, unit: str, course: Course) -> Chart:
 
 
 def surface_chart(
-    plan: Plan, rival: Plan | None, payments: Array, rates: Array, costs: Array, best: Plan | None = None
+    plan: Plan, baseline: Plan | None, payments: Array, rates: Array, costs: Array, best: Plan | None = None
 ) -> Chart:
     """The server's cost at the clients' equilibrium over (R, θ), as `cost_surface` found it.
 
     Args:
         plan: the plan that is marked.
-        rival: Algorithm 1's plan, if it is known.
+        baseline: Algorithm 1's plan, if it is known.
         payments: R of the rows of `costs`.
         rates: θ of its columns.
         costs: the cost at every offer.
@@ -149,9 +149,9 @@ def surface_chart(
     if best is not None:
         offer = best.payment, best.conservation_rate
         marks.append(("optimum", *offer, best.server_cost, "diamond", GREEN))
-    if rival is not None:
-        offer = rival.payment, rival.conservation_rate
-        marks.append(("Algorithm 1", *offer, rival.server_cost, "circle", ORANGE))
+    if baseline is not None:
+        offer = baseline.payment, baseline.conservation_rate
+        marks.append(("Algorithm 1", *offer, baseline.server_cost, "circle", ORANGE))
     marks.append(("no update", 0.0, 1.0, plan.no_update_cost, "square", GREY))
     traces = [
         surface,

@@ -21,13 +21,13 @@ SURFACE = (31, 26)  # payments, conservation rates
 
 
 def write_plan_figures(
-    plan: Plan, folder: Path, rival: Plan | None = None, progress: Progress = lambda _: None
+    plan: Plan, folder: Path, baseline: Plan | None = None, progress: Progress = lambda _: None
 ) -> list[Path]:
     """Write trajectories, cost surface and utilities as PNG and SVG; returns the paths."""
     with style():
         return [
             *save(trajectories(plan), folder, "trajectories"),
-            *save(surface(plan, rival, progress), folder, "cost_surface"),
+            *save(surface(plan, baseline, progress), folder, "cost_surface"),
             *save(utilities(plan), folder, "utilities"),
         ]
 
@@ -58,10 +58,10 @@ def _course(axes: Axes, course: Course, title: str, unit: str) -> None:
     axes.set_ylim(bottom=0)
 
 
-def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _: None) -> Figure:
+def surface(plan: Plan, baseline: Plan | None = None, progress: Progress = lambda _: None) -> Figure:
     """The server's cost at the clients' equilibrium over (R, θ), with the plan marked."""
     game = plan.game
-    high = right_edge(plan, rival)
+    high = right_edge(plan, baseline)
     payments, rates = offers(high, SURFACE)
     costs = cost_surface(game, payments, rates, plan.competition, progress)
     least = min(costs.min(), plan.server_cost)
@@ -77,9 +77,9 @@ def surface(plan: Plan, rival: Plan | None = None, progress: Progress = lambda _
     mark: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "white", "clip_on": False, "zorder": 5}
     label = f"this plan: U = {plan.server_cost:.4g}"
     axes.plot(plan.payment, plan.conservation_rate, "*", color=RED, markersize=16, label=label, **mark)
-    if rival is not None:
-        label = f"Algorithm 1: U = {rival.server_cost:.4g}"
-        axes.plot(rival.payment, rival.conservation_rate, "o", color=ORANGE, ms=9, label=label, **mark)
+    if baseline is not None:
+        label = f"Algorithm 1: U = {baseline.server_cost:.4g}"
+        axes.plot(baseline.payment, baseline.conservation_rate, "o", color=ORANGE, ms=9, label=label, **mark)
     label = f"no update: U = {plan.no_update_cost:.4g}"
     axes.plot(0, 1, "s", color=GREY, markersize=9, label=label, **mark)
     axes.set(
@@ -101,10 +101,10 @@ def offers(high: float, size: tuple[int, int]) -> tuple[Array, Array]:
     return payments, np.linspace(0, 1, size[1])
 
 
-def right_edge(plan: Plan, rival: Plan | None) -> float:
+def right_edge(plan: Plan, baseline: Plan | None) -> float:
     """The largest payment shown: the optimum should be well inside, not lost in a corner."""
     high = plan.game.payment_range[1]
-    most = max(plan.payment, rival.payment if rival else 0.0)
+    most = max(plan.payment, baseline.payment if baseline else 0.0)
     wanted = 3 * most if most > 0 else high
     return float(min(wanted, max(high, 1.2 * most)) or 1.0)
 

@@ -22,7 +22,7 @@ from dufl.report.plan_figures import write_plan_figures
 
 def write_plan(
     plan: Plan,
-    rival: Plan | None,
+    baseline: Plan | None,
     summary: dict[str, Any],
     config: Config,
     folder: Path,
@@ -39,7 +39,7 @@ def write_plan(
         if config.clients.file is not None:
             names.append("clients.csv")
             write_text(staging / "clients.csv", plan.game.clients.to_csv())
-        names += [path.name for path in write_plan_figures(plan, staging, rival, progress)]
+        names += [path.name for path in write_plan_figures(plan, staging, baseline, progress)]
     return [folder / name for name in names]
 
 

@@ -61,7 +61,7 @@ def _reason(planning: Planning) -> str:
     plan = planning.plan
     if plan.payment == 0 and plan.conservation_rate == 1:
         return "Here no update at all costs the server least."
-    if plan.leader == "algorithm1":
+    if plan.method == "algorithm1":
         return (
             "The paper's Algorithm 1 chose it: the server searches while the clients' total is held fixed, "
             "they answer, and so on in turn."
@@ -76,12 +76,12 @@ def _reason(planning: Planning) -> str:
 
 
 def _savings(planning: Planning) -> str:
-    plan, rival = planning.plan, planning.rival
+    plan, baseline = planning.plan, planning.baseline
     told = [f"{_saved(plan.server_cost, plan.no_update_cost)} without update ({number(plan.no_update_cost)})"]
-    if rival is not None:
+    if baseline is not None:
         told.append(
-            f"{_saved(plan.server_cost, rival.server_cost)} with the plan of the paper's Algorithm 1 "
-            f"({number(rival.server_cost)}), which pays {money(rival.payment)} a round"
+            f"{_saved(plan.server_cost, baseline.server_cost)} with the plan of the paper's Algorithm 1 "
+            f"({number(baseline.server_cost)}), which pays {money(baseline.payment)} a round"
         )
     return f"That is {', and '.join(told)}."
 
@@ -94,9 +94,11 @@ def _saved(ours: float, other: float) -> str:
 
 
 def _charts(planning: Planning, progress: Progress) -> list[Chart]:
-    plan, rival = planning.plan, planning.rival
-    cost = replace(cost_chart(plan, rival), note="The shorter the better; colours say what the cost is for.")
-    surface = surface_chart(plan, rival, *planning.surface(progress))
+    plan, baseline = planning.plan, planning.baseline
+    cost = replace(
+        cost_chart(plan, baseline), note="The shorter the better; colours say what the cost is for."
+    )
+    surface = surface_chart(plan, baseline, *planning.surface(progress))
     note = (
         "Every point is an offer to the same clients, its colour what the server ends up with; dark is dear."
     )
@@ -157,7 +159,7 @@ def _plans_table(found: Sequence[Planning]) -> str:
     heads = ["plan", *keys, "R", "θ, %", "cost U", "no update U", "Algorithm 1 U"]
     rows: list[Row] = []
     for place, (one, told) in enumerate(zip(found, settings, strict=True), 1):
-        plan, rival = one.plan, one.rival
+        plan, baseline = one.plan, one.baseline
         rows.append(
             [
                 (f"Plan {place}", place),
@@ -166,7 +168,7 @@ def _plans_table(found: Sequence[Planning]) -> str:
                 (f"{100 * plan.conservation_rate:.1f}", plan.conservation_rate),
                 (number(plan.server_cost), plan.server_cost),
                 (number(plan.no_update_cost), plan.no_update_cost),
-                (number(rival.server_cost), rival.server_cost) if rival else ("–", float("inf")),
+                (number(baseline.server_cost), baseline.server_cost) if baseline else ("–", float("inf")),
             ]
         )
     return table("The plans behind the runs, and by what they differ", heads, rows)

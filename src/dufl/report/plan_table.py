@@ -11,16 +11,16 @@ from dufl.report.chart import chart
 from dufl.report.formats import count, money, number
 
 
-def plan_table(plan: Plan, rival: Plan | None = None) -> RenderableType:
+def plan_table(plan: Plan, baseline: Plan | None = None) -> RenderableType:
     """The table that `dufl plan` prints.
 
     Args:
         plan: what is shown.
-        rival: the plan of Algorithm 1 for the same game, to compare with.
+        baseline: the plan of Algorithm 1 for the same game, to compare with.
     """
     return Group(
         _headline(plan),
-        _table("The server", _server_rows(plan, rival)),
+        _table("The server", _server_rows(plan, baseline)),
         _table("The clients", _client_rows(plan)),
         _table("How good it is", _proof_rows(plan)),
         _charts(plan),
@@ -31,12 +31,12 @@ def _headline(plan: Plan) -> Text:
     clients, rounds = plan.game.clients.size, plan.game.num_rounds
     return Text(
         f"Pay {money(plan.payment)} a round and keep {100 * plan.conservation_rate:.1f} % of old data"
-        f"  ({count(clients, 'client')}, {rounds:,} rounds, {plan.leader}, {plan.competition})",
+        f"  ({count(clients, 'client')}, {rounds:,} rounds, {plan.method}, {plan.competition})",
         style="bold",
     )
 
 
-def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
+def _server_rows(plan: Plan, baseline: Plan | None) -> list[tuple[str, str]]:
     cost = plan.cost_by_term
     rows = [
         ("payment per round R", money(plan.payment)),
@@ -48,9 +48,9 @@ def _server_rows(plan: Plan, rival: Plan | None) -> list[tuple[str, str]]:
         ("  of it stale data", number(float(cost.staleness.sum()))),
         ("cost without update", _against(plan.no_update_cost, cost.total)),
     ]
-    if rival is not None:
-        rows.append(("cost of Algorithm 1", _against(rival.server_cost, cost.total)))
-        rows.append(("payment of Algorithm 1", _against(rival.payment, plan.payment)))
+    if baseline is not None:
+        rows.append(("cost of Algorithm 1", _against(baseline.server_cost, cost.total)))
+        rows.append(("payment of Algorithm 1", _against(baseline.payment, plan.payment)))
     return rows
 
 

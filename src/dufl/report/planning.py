@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dufl.errors import InputError
 from dufl.experiment.files import read_bytes
-from dufl.experiment.planning import rival_of
+from dufl.experiment.planning import baseline_of
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.leader import cost_surface
@@ -29,13 +29,13 @@ class Planning:
 
     Attributes:
         plan: the server's.
-        rival: Algorithm 1's for the same game; None if there is nothing to compare.
+        baseline: Algorithm 1's for the same game; None if there is nothing to compare.
         groups: the runs.
         replanned: the round from which on it was planned again; 0 if it never was.
     """
 
     plan: Plan
-    rival: Plan | None
+    baseline: Plan | None
     groups: list[Group]
     replanned: int = 0
 
@@ -53,7 +53,7 @@ class Planning:
     def surface(self, progress: Progress = lambda _: None) -> tuple[Array, Array, Array]:
         """Payments, conservation rates, and the server's cost at every pair of them."""
         game = self.plan.game
-        payments, rates = offers(right_edge(self.plan, self.rival), SURFACE)
+        payments, rates = offers(right_edge(self.plan, self.baseline), SURFACE)
         few = game.replace(clients=compress(game.clients, TYPES))
         return payments, rates, cost_surface(few, payments, rates, self.plan.competition, progress)
 
@@ -93,8 +93,8 @@ def _planning(groups: list[Group]) -> Planning:
             conservation_rate=offer[1],
             competition=config.leader.competition,
         )
-        plan = replace(given, leader=config.leader.method)
-    return Planning(plan, rival_of(plan), groups, again)
+        plan = replace(given, method=config.leader.method)
+    return Planning(plan, baseline_of(plan), groups, again)
 
 
 def _offer(stored: Stored) -> tuple[float, float] | None:

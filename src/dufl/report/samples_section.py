@@ -10,8 +10,8 @@ from dufl.experiment.files import open_regular
 from dufl.experiment.output import reading
 from dufl.experiment.train import data_fingerprint
 from dufl.learning.choices import is_path
+from dufl.report.images import ageing_samples, is_picture
 from dufl.report.page import Block, Section, paragraph
-from dufl.report.pictures import ageing_samples, is_picture
 from dufl.report.stored import Group
 
 SHOWN = 4  # datasets at most

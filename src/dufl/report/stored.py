@@ -33,7 +33,7 @@ class Stored:
     Attributes:
         run: its configuration and its records.
         environment: what it was computed with.
-        settings: its configuration, flat: `training.epochs` and so on.
+        settings: its configuration, flat: `training.local_epochs` and so on.
         place: its run directory, to read more of it.
     """
 

@@ -65,7 +65,7 @@ def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
         for axis, (name, title) in zip(axes, panels, strict=True):
             own = "server_cost" if name == "cost" else name
             for label, field, color, mark in (
-                ("anticipating", own, BLUE, "o-"),
+                ("stackelberg", own, BLUE, "o-"),
                 ("Algorithm 1", f"algorithm1_{name}", ORANGE, "s--"),
             ):
                 groups = [[_number(row[field]) for row in group] for group in by_value.values()]

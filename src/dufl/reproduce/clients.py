@@ -28,7 +28,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     for draw in range(scale.draws):
         everyone = Clients.draw(SIZES[-1], draw)
         fifteen = Game(clients=everyone.take(slice(15)))
-        offer = solve(fifteen, leader="algorithm1", algorithm1=FIXED_POINT)
+        offer = solve(fifteen, method="algorithm1", algorithm1=FIXED_POINT)
         for number in SIZES:
             game = Game(clients=everyone.take(slice(number)))
             plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dufl.game.leader import Algorithm1, Trace
+from dufl.game.leader import Algorithm1Options, Trace
 from dufl.game.plan import Plan, solve
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
 from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
 
 KINDS = {
-    "plain": Algorithm1(search="direct", tolerance=0.0),
-    "damped": Algorithm1(search="direct", damping=0.5, tolerance=0.0),
-    "bayesian": Algorithm1(search="bayesian", damping=0.5, tolerance=0.0),
+    "plain": Algorithm1Options(search="direct", tolerance=0.0),
+    "damped": Algorithm1Options(search="direct", damping=0.5, tolerance=0.0),
+    "bayesian": Algorithm1Options(search="bayesian", damping=0.5, tolerance=0.0),
 }
 FEW = 8  # iterations
 
@@ -22,7 +22,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     plans: dict[tuple[str, int], Plan] = {}
     for draw in range(scale.draws):
         for kind, how in KINDS.items():
-            plans[kind, draw] = solve(game_of(draw), leader="algorithm1", algorithm1=how)
+            plans[kind, draw] = solve(game_of(draw), method="algorithm1", algorithm1=how)
             advance(len(plans) / (scale.draws * len(KINDS)))
     traces = {key: _trace(plan) for key, plan in plans.items()}
     rows = [

@@ -60,10 +60,10 @@ class Scale:
     name: str
     draws: int
     seeds: int
-    epochs: int
+    local_epochs: int
     datasets: tuple[str, ...]
     found: bool
-    pictures: str
+    images: str
     leaders: str
     steps: int
 
@@ -72,10 +72,10 @@ QUICK = Scale(
     "quick",
     draws=2,
     seeds=1,
-    epochs=20,
+    local_epochs=20,
     datasets=("digits", "mnist", "fmnist"),
     found=True,
-    pictures="digits",
+    images="digits",
     leaders="digits",
     steps=5,
 )
@@ -83,10 +83,10 @@ PAPER = Scale(
     "paper",
     draws=5,
     seeds=2,
-    epochs=20,
+    local_epochs=20,
     datasets=("mnist", "fmnist", "svhn", "cifar10", "cifar100"),
     found=False,
-    pictures="cifar10",
+    images="cifar10",
     leaders="fmnist",
     steps=10,
 )

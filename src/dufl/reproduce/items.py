@@ -98,7 +98,7 @@ def _needed(
                 rule = f"without {section}.{key}, which the item {name} sets itself"
                 raise InputError.of("changes", rule, text)
     every = {
-        "server": [scale.pictures, scale.leaders],
+        "server": [scale.images, scale.leaders],
         "table": list(dict.fromkeys(cell.dataset for cell in cells)),
         "leaders": [scale.leaders],
     }

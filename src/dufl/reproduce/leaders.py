@@ -13,7 +13,7 @@ from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_
 from dufl.reproduce.training import ALGORITHM1, on, seconds_of, train_all
 
 SIGMAS = (1.25, 0.75)
-LEADERS = {"algorithm1": ALGORITHM1, "anticipating": ("leader.method=anticipating",)}
+LEADERS = {"algorithm1": ALGORITHM1, "stackelberg": ("leader.method=stackelberg",)}
 FIXED = ("game.time_sensitivity", "leader.method", "training.seed")  # keys that the item itself sets
 LITTLE = 2.0  # points of accuracy
 EQUAL = 0.5
@@ -23,7 +23,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
     """Train with the plan of each leader, and with that of each if it must pay what the other pays."""
     told = {
         (sigma, leader, payer, seed): [
-            *on(scale.leaders, scale.epochs),
+            *on(scale.leaders, scale.local_epochs),
             f"game.time_sensitivity={sigma}",
             *LEADERS[leader],
             f"training.seed={seed}",
@@ -57,7 +57,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
         "algorithm": first.training.algorithm,
         "seeds": scale.seeds,
         **settings_of(first.game),
-        "epochs": first.training.epochs,
+        "epochs": first.training.local_epochs,
     }
     written = [write_rows(out / "leaders.csv", rows), *_draw(rows, scale.seeds, out)]
     seconds = seconds_of(runs.values())
@@ -91,7 +91,7 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
     by = {(r["time_sensitivity"], r["leader"], r["payment_of"]): r for r in rows}
     claims = []
     for sigma in SIGMAS:
-        old, new = by[sigma, "algorithm1", "algorithm1"], by[sigma, "anticipating", "anticipating"]
+        old, new = by[sigma, "algorithm1", "algorithm1"], by[sigma, "stackelberg", "stackelberg"]
         saved = 1 - new["total_payment"] / (old["total_payment"] or np.inf)
         lost = old["accuracy"] - new["accuracy"]
         claims += [
@@ -107,8 +107,8 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
                 f"{new['accuracy']:.1f} %, not {old['accuracy']:.1f} %: {lost:.1f} points",
             ),
         ]
-        for payer, said in (("algorithm1", "Algorithm 1"), ("anticipating", "the anticipating leader")):
-            one, two = by[sigma, "algorithm1", payer], by[sigma, "anticipating", payer]
+        for payer, said in (("algorithm1", "Algorithm 1"), ("stackelberg", "the anticipating leader")):
+            one, two = by[sigma, "algorithm1", payer], by[sigma, "stackelberg", payer]
             gain = two["accuracy"] - one["accuracy"]
             claims.append(
                 Claim(
@@ -149,7 +149,7 @@ def _draw(rows: list[dict[str, Any]], seeds: int, out: Path) -> list[Path]:
                     axes.annotate(
                         f"θ = {row['conservation_rate']:.2f}",
                         (row["total_payment"], row["accuracy"]),
-                        (7, -10 if leader == "anticipating" else 4),
+                        (7, -10 if leader == "stackelberg" else 4),
                         textcoords="offset points",
                         fontsize=7,
                         color=colour,

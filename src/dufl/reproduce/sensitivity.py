@@ -12,7 +12,7 @@ from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
 from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
 
 SIGMAS = (0.41, 0.42, 0.50, 0.75, 1.00, 1.25)
-LEADERS = ("algorithm1", "anticipating")
+LEADERS = ("algorithm1", "stackelberg")
 PAPER_THRESHOLD = 0.41
 
 
@@ -87,9 +87,9 @@ def _tried(name: str, values: Sequence[float], steps: int) -> str:
 def plan_of(draw: int, sigma: float, leader: str, **others: float) -> Plan:
     """The plan of a leader; Algorithm 1 with the damped update, which comes to rest."""
     game = game_of(draw, time_sensitivity=sigma, **others)
-    if leader == "anticipating":
+    if leader == "stackelberg":
         return solve(game)
-    return solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
+    return solve(game, method="algorithm1", algorithm1=FIXED_POINT)
 
 
 def threshold(draw: int, leader: str, steps: int, **others: float) -> float:

@@ -14,16 +14,16 @@ from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_
 from dufl.reproduce.training import on, seconds_of, train_all
 from dufl.reproduce.updates import PAYMENTS, RATES, offers
 
-ANTICIPATING = "anticipating"
+STACKELBERG = "stackelberg"
 FIXED = ("game.payment_range", "game.conservation_range")  # keys that the item itself sets
 NOISES = (0.5, 4.0, 16.0)
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = ()) -> Item:
     """Train with each of the seven offers and with the anticipating leader's."""
-    base = load(None, [*on(scale.pictures, scale.epochs), *changes])
+    base = load(None, [*on(scale.images, scale.local_epochs), *changes])
     best = solve(base.game)
-    wanted = offers(base.game) | {ANTICIPATING: (best.payment, best.conservation_rate)}
+    wanted = offers(base.game) | {STACKELBERG: (best.payment, best.conservation_rate)}
     names = {offer: f"R={payment:.2f}-theta={rate:.2f}" for offer, (payment, rate) in wanted.items()}
     configs = {names[offer]: config_of(scale, *wanted[offer], changes) for offer in wanted}
     trained = train_all(configs, out / "server", lambda share, now="": advance(0.9 * share, now))
@@ -39,7 +39,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
         "model": base.training.model,
         **settings_of(base.game),
         "samples at the start": int(base.game.clients.initial_volume.max()),
-        "epochs": base.training.epochs,
+        "epochs": base.training.local_epochs,
         "batch": base.training.batch_size,
         "learning rate": base.training.learning_rate,
         "momentum": base.training.momentum,
@@ -58,7 +58,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
 
 def config_of(scale: Scale, payment: float, rate: float, changes: Sequence[str]) -> Config:
     """The paper's setting with a fixed offer to the clients."""
-    return load(None, [*_offered(payment, rate), *on(scale.pictures, scale.epochs), *changes])
+    return load(None, [*_offered(payment, rate), *on(scale.images, scale.local_epochs), *changes])
 
 
 def _offered(payment: float, rate: float) -> list[str]:
@@ -90,7 +90,7 @@ def ageing_note(
             None,
             [
                 *_offered(*wanted[name]),
-                *on(scale.leaders, scale.epochs),
+                *on(scale.leaders, scale.local_epochs),
                 *changes,
                 "training.model=logistic",
                 f"data.noise_scale={noise!r}",
@@ -121,7 +121,7 @@ def late(run: Run) -> float:
 
 def judge(accuracy: dict[str, float], cost: dict[str, float]) -> list[Claim]:
     """What the paper says of these curves."""
-    others = {name: value for name, value in cost.items() if name not in ("*", ANTICIPATING)}
+    others = {name: value for name, value in cost.items() if name not in ("*", STACKELBERG)}
     rich = [accuracy[f"R = {payment}"] for payment in PAYMENTS[1:]]
     rates = [accuracy[f"θ = {rate}"] for rate in RATES]
     least = min(others, key=lambda name: others[name])
@@ -145,8 +145,8 @@ def judge(accuracy: dict[str, float], cost: dict[str, float]) -> list[Claim]:
         ),
         Claim(
             "a leader that anticipates the clients costs less than any of them (not in the paper)",
-            cost[ANTICIPATING] < min(cost["*"], *others.values()),
-            f"{cost[ANTICIPATING]:.3f}, with {accuracy[ANTICIPATING]:.1f} % accuracy",
+            cost[STACKELBERG] < min(cost["*"], *others.values()),
+            f"{cost[STACKELBERG]:.3f}, with {accuracy[STACKELBERG]:.1f} % accuracy",
         ),
     ]
 
@@ -162,9 +162,9 @@ def _draw(runs: dict[str, Run], out: Path) -> list[Path]:
                 accuracy = [100 * record.accuracy for record in records]
                 axes[0][column].plot(accuracy, line, color=colour, label=label)
                 axes[1][column].plot([record.server_cost for record in records], line, color=colour)
-            records = runs[ANTICIPATING].records
+            records = runs[STACKELBERG].records
             dotted = {"color": GREY, "linestyle": ":"}
-            axes[0][column].plot([100 * r.accuracy for r in records], label=ANTICIPATING, **dotted)
+            axes[0][column].plot([100 * r.accuracy for r in records], label=STACKELBERG, **dotted)
             axes[1][column].plot([r.server_cost for r in records], **dotted)
             axes[0][column].set(title="Test accuracy", ylabel="%")
             axes[1][column].set(title="Server cost so far", xlabel="round")

@@ -168,7 +168,7 @@ def _row(cell: Cell, runs: list[Run], changes: Sequence[str]) -> dict[str, Any]:
         "num_rounds": config.game.num_rounds,
         "num_clients": config.game.clients.size,
         "initial_volume": int(config.game.clients.initial_volume.max()),
-        "epochs": config.training.epochs,
+        "epochs": config.training.local_epochs,
         "batch_size": config.training.batch_size,
         "learning_rate": config.training.learning_rate,
         "changes": " ".join(of_the_setting(changes)),
@@ -216,7 +216,7 @@ def config_of(scale: Scale, cell: Cell, seed: int, changes: Sequence[str]) -> Co
     told = [
         f"game.time_sensitivity={cell.sigma}",
         *ALGORITHM1,
-        *on(cell.dataset, scale.epochs),
+        *on(cell.dataset, scale.local_epochs),
         f"training.algorithm={cell.algorithm}",
         f"training.policy={cell.policy}",
         f"training.seed={seed}",

@@ -14,10 +14,10 @@ MODELS = {"svhn": "cnn", "cifar10": "cnn", "cifar100": "resnet18"}  # logistic f
 ALGORITHM1 = ("leader.method=algorithm1", "leader.search=direct", "leader.damping=0.5")
 
 
-def on(dataset: str, epochs: int) -> list[str]:
+def on(dataset: str, local_epochs: int) -> list[str]:
     """The paper's way to train on a dataset, as changes of the configuration."""
     model = MODELS.get(dataset, "logistic")
-    return [f"data.dataset={dataset}", f"training.model={model}", f"training.epochs={epochs}"]
+    return [f"data.dataset={dataset}", f"training.model={model}", f"training.local_epochs={local_epochs}"]
 
 
 def of_the_setting(changes: Sequence[str]) -> list[str]:

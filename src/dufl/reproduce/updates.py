@@ -19,7 +19,7 @@ COURSES = ("collection", "volume", "staleness")
 
 def offers(game: Game) -> dict[str, tuple[float, float]]:
     """(R, θ)* of Algorithm 1 and the paper's six deviations from it."""
-    best = solve(game, leader="algorithm1", algorithm1=FIXED_POINT)
+    best = solve(game, method="algorithm1", algorithm1=FIXED_POINT)
     found = {"*": (best.payment, best.conservation_rate)}
     found |= {f"θ = {rate}": (best.payment, rate) for rate in RATES}
     return found | {f"R = {payment}": (payment, best.conservation_rate) for payment in PAYMENTS}

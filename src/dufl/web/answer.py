@@ -10,11 +10,11 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from dufl.experiment.files import to_json
-from dufl.experiment.planning import offered, rival_of, summary
+from dufl.experiment.planning import baseline_of, offered, summary
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import cost_surface
-from dufl.game.plan import Plan, algorithm1_rival
+from dufl.game.plan import Plan, algorithm1_baseline
 from dufl.game.search import Progress
 from dufl.report.plan_figures import offers, right_edge
 from dufl.web.choices import Question
@@ -77,26 +77,26 @@ def plan_of(question: Question, progress: Progress = _ignore) -> Plan:
 
 def optimum_of(question: Question, progress: Progress = _ignore) -> Plan:
     """The plan with the least cost, with nothing pinned."""
-    return plan_of(_anticipating(question), progress)
+    return plan_of(_stackelberg(question), progress)
 
 
-def rival_plan(question: Question, progress: Progress = _ignore) -> Plan | None:
+def baseline_plan(question: Question, progress: Progress = _ignore) -> Plan | None:
     """Algorithm 1's plan, carried through to its fixed point, with nothing pinned."""
-    free = _anticipating(question)
+    free = _stackelberg(question)
 
     def make() -> Plan | None:
         game = free.config().game
         low, high = game.payment_range
-        return algorithm1_rival(game, question.choices.competition, progress) if low < high else None
+        return algorithm1_baseline(game, question.choices.competition, progress) if low < high else None
 
     return _memory.get(("rival", free), make)
 
 
 def surface_of(question: Question, progress: Progress = _ignore) -> Surface:
     """The cost around the optimum and Algorithm 1's point, wide enough for what is pinned."""
-    free, pinned = _anticipating(question), question.choices.payment
-    best, rival = optimum_of(question), rival_plan(question)
-    high = right_edge(best, rival)
+    free, pinned = _stackelberg(question), question.choices.payment
+    best, baseline = optimum_of(question), baseline_plan(question)
+    high = right_edge(best, baseline)
     if pinned is not None and pinned > high:
         high = max(pinned, best.game.payment_range[1])
 
@@ -112,7 +112,7 @@ def surface_of(question: Question, progress: Progress = _ignore) -> Surface:
 def plan_json(question: Question) -> str:
     """What `dufl plan --json` prints for the same."""
     plan = plan_of(question)
-    return to_json(summary(plan, rival_of(plan)))
+    return to_json(summary(plan, baseline_of(plan)))
 
 
 def trajectories_csv(plan: Plan) -> str:
@@ -135,12 +135,12 @@ def warm_up(question: Question, progress: Progress = _ignore) -> None:
     """Work out everything the page will show first, so that its kernels are ready."""
     plan = plan_of(question, lambda share: progress(0.6 * share))
     plan.outcomes  # noqa: B018
-    rival_plan(question)
+    baseline_plan(question)
     surface_of(question, lambda share: progress(0.7 + 0.3 * share))
 
 
-def _anticipating(question: Question) -> Question:
-    choices = replace(question.choices.unpinned, method="anticipating")
+def _stackelberg(question: Question) -> Question:
+    choices = replace(question.choices.unpinned, method="stackelberg")
     return _essential(Question(question.source, choices))
 
 

@@ -10,7 +10,7 @@ from dufl.errors import InputError
 from dufl.experiment.config import Config
 from dufl.experiment.planning import pinned
 from dufl.game.parameters import Competition
-from dufl.game.plan import Leader
+from dufl.game.plan import Method
 from dufl.web.source import Source, file_name
 from dufl.web.spread import LISTED, Spread
 
@@ -52,7 +52,7 @@ class Choices:
     initial_volume: Spread
     collection_cost: Spread
     training_cost: Spread
-    method: Leader
+    method: Method
     search: Literal["bayesian", "direct"]
     damping: float
     competition: Competition

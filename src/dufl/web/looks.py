@@ -15,6 +15,6 @@ def icon(size: int = 64) -> Image.Image:
     radius, angle = np.hypot(x, y), np.arctan2(y, x)
     ring = (radius > 0.27) & (radius < 0.47) & ~((angle > -1.2) & (angle < -0.4))
     dot = np.hypot(x - 0.26, y + 0.26) < 0.13
-    picture = np.zeros((size, size, 4), np.uint8)
-    picture[ring | dot] = _BLUE
-    return Image.fromarray(picture)
+    image = np.zeros((size, size, 4), np.uint8)
+    image[ring | dot] = _BLUE
+    return Image.fromarray(image)

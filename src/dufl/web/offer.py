@@ -50,10 +50,10 @@ def show_offer(plan: Plan, best: Plan) -> Any:
     return late
 
 
-def show_rival(place: Any, plan: Plan, rival: Plan | None) -> None:
+def show_baseline(place: Any, plan: Plan, baseline: Plan | None) -> None:
     """The last figure."""
-    less = words.against(plan, rival.server_cost if rival else None)
-    below = f"from {words.cost(rival.server_cost)}" if rival else "no plan"
+    less = words.against(plan, baseline.server_cost if baseline else None)
+    below = f"from {words.cost(baseline.server_cost)}" if baseline else "no plan"
     _figure(place, "U against Algorithm 1", less, below, _ALGORITHM1)
 
 

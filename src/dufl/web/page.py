@@ -20,10 +20,10 @@ from dufl.game.search import Progress
 from dufl.report.interactive import Chart, Trace
 from dufl.report.plan_charts import cost_chart, course_charts, surface_chart, utility_chart
 from dufl.web import sidebar, state, words
-from dufl.web.answer import optimum_of, plan_json, plan_of, rival_plan, surface_of, trajectories_csv
+from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
 from dufl.web.choices import SAVED, FieldError, Question
 from dufl.web.looks import icon
-from dufl.web.offer import show_offer, show_rival
+from dufl.web.offer import show_baseline, show_offer
 from dufl.web.people import show_clients
 from dufl.web.source import begin
 
@@ -97,12 +97,12 @@ def _plan(question: Question, plan: Plan, progress: Progress) -> None:
     _chart(st.container(), utility_chart(plan), 300)
     show_clients(plan)
     _take_away(question, plan)
-    rival = rival_plan(question, progress)
-    show_rival(late, plan, rival)
-    _chart(right, cost_chart(plan, rival), 380)
+    baseline = baseline_plan(question, progress)
+    show_baseline(late, plan, baseline)
+    _chart(right, cost_chart(plan, baseline), 380)
     found = surface_of(question, progress)
     other = best if best is not plan else None
-    _chart(left, surface_chart(plan, rival, found.payments, found.rates, found.costs, other), 380)
+    _chart(left, surface_chart(plan, baseline, found.payments, found.rates, found.costs, other), 380)
 
 
 def _chart(place: Any, chart: Chart, height: int) -> None:

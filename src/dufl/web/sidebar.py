@@ -12,8 +12,8 @@ from dufl.web.words import plain, scientific
 
 STEPS = {"initial_volume": 100.0, "collection_cost": 5e-5, "training_cost": 5e-6}
 WEIGHTS = [float(f"{digits}e{power}") for power in range(-7, 0) for digits in (1, 1.5, 2, 3, 5, 7)]
-METHODS = {"anticipating": "anticipating", "algorithm1": "Algorithm 1"}
-COMPETITIONS = {"mean-field": "mean field", "exact": "exact"}
+METHODS = {"stackelberg": "stackelberg", "algorithm1": "Algorithm 1"}
+COMPETITIONS = {"mean-field": "mean field", "nash": "nash"}
 SEARCHES = {"bayesian": "Bayesian, as in the paper", "direct": "direct, exact in each step"}
 
 Mark = Callable[..., None]  # shows the fault if it belongs to one of some fields

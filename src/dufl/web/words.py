@@ -57,9 +57,9 @@ def headline(plan: Plan) -> str:
 def federation(plan: Plan) -> str:
     """Who plans, for whom."""
     clients, rounds = plan.game.clients.size, plan.game.num_rounds
-    led = {"anticipating": "anticipating leader", "algorithm1": "led by Algorithm 1", "given": "offer given"}
+    led = {"stackelberg": "anticipating leader", "algorithm1": "led by Algorithm 1", "given": "offer given"}
     people = f"{clients:,} client{'s' if clients > 1 else ''}"
-    return f"{people} · {rounds:,} rounds · {led[plan.leader]} · {plan.competition.replace('-', ' ')}"
+    return f"{people} · {rounds:,} rounds · {led[plan.method]} · {plan.competition.replace('-', ' ')}"
 
 
 def against(plan: Plan, other: float | None) -> str:

@@ -5,10 +5,10 @@ from flwr.clientapp import ClientApp
 
 from app.task import Net, digits
 from app.task import train as train_fn
-from dufl.flower import DataUpdate, Person, stream_of
+from dufl.flower import ClientProfile, DataUpdateMod, stream_of
 
 streams = stream_of(digits(train=True))
-update = DataUpdate(lambda context: Person.at(context, streams, initial_volume=100))
+update = DataUpdateMod(lambda context: ClientProfile.from_context(context, streams, initial_volume=100))
 app = update.register(ClientApp(mods=[update]))
 
 

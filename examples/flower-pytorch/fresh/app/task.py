@@ -28,9 +28,9 @@ class Net(nn.Module):
 def digits(train: bool) -> Dataset[Pair]:
     """All digits to train on, or all to test on."""
     found = load_digits()
-    pictures = torch.tensor(found.images / 16, dtype=torch.float32).unsqueeze(1)
+    images = torch.tensor(found.images / 16, dtype=torch.float32).unsqueeze(1)
     part = slice(0, 1437) if train else slice(1437, None)
-    return TensorDataset(pictures[part], torch.tensor(found.target)[part])
+    return TensorDataset(images[part], torch.tensor(found.target)[part])
 
 
 def load_data(partition_id: int, num_partitions: int, batch_size: int) -> DataLoader[Pair]:
@@ -39,14 +39,14 @@ def load_data(partition_id: int, num_partitions: int, batch_size: int) -> DataLo
     return DataLoader(mine, batch_size=batch_size, shuffle=True)
 
 
-def train(net: nn.Module, loader: DataLoader[Pair], epochs: int, lr: float) -> float:
+def train(net: nn.Module, loader: DataLoader[Pair], local_epochs: int, lr: float) -> float:
     """Train; the mean loss of the last epoch."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    for _ in range(epochs):
+    for _ in range(local_epochs):
         total, batches = 0.0, 0
-        for pictures, labels in loader:
+        for images, labels in loader:
             optimizer.zero_grad()
-            loss = functional.cross_entropy(net(pictures), labels)
+            loss = functional.cross_entropy(net(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total, batches = total + loss.item(), batches + 1
@@ -56,7 +56,7 @@ def train(net: nn.Module, loader: DataLoader[Pair], epochs: int, lr: float) -> f
 def test(net: nn.Module) -> tuple[float, float]:
     """Loss and accuracy on the test digits."""
     with torch.no_grad():
-        pictures, labels = next(iter(DataLoader(digits(train=False), batch_size=360)))
-        said = net(pictures)
+        images, labels = next(iter(DataLoader(digits(train=False), batch_size=360)))
+        said = net(images)
         right = (said.argmax(1) == labels).float().mean().item()
         return functional.cross_entropy(said, labels).item(), right

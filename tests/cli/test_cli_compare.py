@@ -1,0 +1,130 @@
+"""`dufl compare` as a user types it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import RUN, SMALL, assert_sentence, files, told
+
+
+def test_compare_for_people(dufl_command: Any) -> None:
+    code, out, err = dufl_command("compare", *told(*SMALL), "--algorithms", "fedavg, feddyn")
+    assert (code, err) == (0, "")
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert rows == [
+        ["algorithm", "policy"],
+        ["fedavg", "static"],
+        ["fedavg", "dufl"],
+        ["feddyn", "static"],
+        ["feddyn", "dufl"],
+    ]
+
+
+def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "all"
+    arguments = [*told(*SMALL, "training.seed=3"), "--seeds", "2", "--policies", "dufl,static"]
+    code, shown, err = dufl_command("compare", *arguments, "--out", str(out))
+    assert (code, err) == (0, "")
+    assert f"written: {out / 'comparison.csv'}" in shown
+    assert "± std" in shown
+    table = shown
+    runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
+    images = {"comparison.csv", "comparison.png", "comparison.svg", "report.html", "manifest.json"}
+    assert {path.name for path in out.iterdir()} == runs | images
+    for name in runs:
+        assert {path.name for path in (out / name).iterdir()} >= RUN
+    with (out / "comparison.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 4 * 5
+    before = files(out)
+    code, shown, err = dufl_command("compare", *arguments, "--out", str(out), "--resume", "--json")
+    assert (code, err) == (0, "")
+    after = files(out)
+    assert after.keys() == before.keys()
+    for name, content in before.items():
+        if not name.endswith((".png", ".svg")):
+            assert after[name] == content, name
+    cells = json.loads(shown)["cells"]
+    assert [(cell["algorithm"], cell["policy"], cell["seeds"]) for cell in cells] == [
+        ("fedavg", "dufl", [3, 4]),
+        ("fedavg", "static", [3, 4]),
+    ]
+    for cell in cells:
+        finals = []
+        for seed in cell["seeds"]:
+            folder = out / f"fedavg-{cell['policy']}-{seed}"
+            finals.append(json.loads((folder / "summary.json").read_text())["final_accuracy"])
+        assert cell["accuracies"] == finals
+        assert cell["final_accuracy"] == pytest.approx(np.mean(finals))
+        assert cell["accuracy_std"] == pytest.approx(np.std(finals, ddof=1))
+        row = next(line for line in table.splitlines() if line.split()[:2] == ["fedavg", cell["policy"]])
+        assert row.split()[2:4] == [f"{100 * np.mean(finals):.2f}", f"{100 * np.std(finals, ddof=1):.2f}"]
+    code, _, err = dufl_command("compare", *arguments, "--out", str(out))
+    assert code == 2
+    assert "holds a run already: add --resume" in err
+    assert files(out) == after
+
+
+def test_compare_takes_the_algorithm_of_the_file(dufl_command: Any, tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text('[training]\nalgorithm = "fedprox"\nepochs = 1\n')
+    arguments = [str(tmp_path / "f.toml"), *told(*SMALL), "--policies", "static", "--json"]
+    code, out, _ = dufl_command("compare", *arguments)
+    assert code == 0
+    assert [cell["algorithm"] for cell in json.loads(out)["cells"]] == ["fedprox"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--algorithms", "fedavg,fedprx"], "unknown algorithm 'fedprx': did you mean 'fedprox'?"),
+        (["--policies", "static,dulf"], "unknown policy 'dulf': did you mean 'dufl'?"),
+        (["--algorithms", "fedavg,fedavg"], "--algorithms must be names that differ, got 'fedavg,fedavg'"),
+        (["--policies", "dufl,dufl"], "--policies must be names that differ, got 'dufl,dufl'"),
+        (["--policies", ","], "--policies must be at least one name, got ','"),
+        (["--algorithms", ""], "--algorithms must be at least one name, got ''"),
+        (["--algorithms", "fedavg,nowhere.at.all:Own"], "algorithm must be importable, got 'nowhere.at.all:"),
+        (["--policies", "static,nowhere.at.all:Own"], "policy must be importable, got 'nowhere.at.all:Own'"),
+        (
+            told("model=nowhere.at.all:Own", "device=cpu", "workers=1"),
+            "model must be importable, got 'nowhere.at.all:Own'",
+        ),
+        (told("dataset=digit"), "unknown dataset 'digit': did you mean 'digits'?"),
+    ],
+)
+def test_compare_checks_everything_before_it_runs(
+    dufl_command: Any, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = dufl_command("compare", *told(*SMALL), *arguments, "--out", str(tmp_path / "all"))
+    assert (code, out) == (2, "")
+    assert_sentence(err)
+    assert message in err
+    assert not (tmp_path / "all").exists()
+
+
+def test_compare_finds_a_run_in_the_way_before_it_runs(dufl_command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "all"
+    dufl_command("compare", *told(*SMALL), "--policies", "static", "--out", str(out))
+    before = files(out)
+    code, _, err = dufl_command("compare", *told(*SMALL), "--policies", "dufl,static", "--out", str(out))
+    assert code == 2
+    assert "holds a run already: add --resume" in err
+    assert files(out) == before
+
+
+def test_compare_to_resume_needs_out(dufl_command: Any) -> None:
+    code, _, err = dufl_command("compare", "--resume")
+    assert (code, err) == (2, "error: --out must be given with --resume\n")
+    assert dufl_command("compare", "--seeds", "0")[0] == 2
+
+
+def test_one_seed_has_no_standard_deviation(dufl_command: Any) -> None:
+    arguments = [*told(*SMALL), "--policies", "static"]
+    code, out, _ = dufl_command("compare", *arguments, "--json")
+    assert code == 0
+    (cell,) = json.loads(out)["cells"]
+    assert cell["accuracy_std"] is None
+    assert "±" not in dufl_command("compare", *arguments)[1]

@@ -1,0 +1,65 @@
+"""Flower's simulation on Ray, as a user runs it: the same as `dufl train`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import told
+from dufl.experiment.config import load
+from dufl.experiment.run_directory import read_metrics
+from dufl.experiment.train import train
+from dufl.flower.ledger import Ledger
+
+CHANGES = ("game.num_rounds=10", "clients.count=15", "clients.initial_volume=200", "training.local_epochs=5")
+
+
+def simulate(*arguments: str) -> tuple[int, str, str]:
+    command = [str(Path(sys.executable).with_name("dufl")), "flower", "simulate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])
+def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
+    changes = (*CHANGES, f"training.algorithm={algorithm}")
+    code, out, err = simulate(*told(*changes), "--out", str(tmp_path / "run"), "--json")
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    alone = train(load(None, changes))
+    records = read_metrics(tmp_path / "run")
+    assert [record.volumes for record in records] == [record.volumes for record in alone.records]
+    assert [r.mean_age for r in records] == pytest.approx([r.mean_age for r in alone.records])
+    assert [r.classes for r in records] == [r.classes for r in alone.records]
+    assert [r.server_cost for r in records] == pytest.approx([r.server_cost for r in alone.records])
+    assert abs(found["final_accuracy"] - alone.accuracy) < 0.01
+    assert found["fingerprint"] == alone.summary()["fingerprint"]  # better than asked for: the same bits
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        ledger.check()
+        assert set(ledger.rounds().values()) == {round(100 * records[0].payment)}
+
+
+def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:
+    changes = ("game.num_rounds=2", "clients.count=2", "clients.initial_volume=50", "training.local_epochs=1")
+    arguments = (*told(*changes), "--out", str(tmp_path / "run"), "--negotiate")
+    code, out, err = simulate(*arguments)
+    assert (code, err) == (0, "")
+    assert "digits, logistic, fedavg, dufl" in out
+    assert out.endswith(f"report: {tmp_path}/run/report.html\n")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1_000_000
+    assert json.loads((tmp_path / "run" / "deal.json").read_text())["phases"] <= 12
+    code, _, err = simulate(*arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds a run already: add --resume" in err
+    code, again, err = simulate(*arguments, "--resume")
+    assert (code, err) == (0, "")
+    assert again == out
+
+
+def test_only_the_planned_policy(tmp_path: Path) -> None:
+    code, _, err = simulate("--set", "policy=static", "--out", str(tmp_path / "run"))
+    assert (code, err) == (2, "error: [training] policy must be 'dufl' on Flower, got 'static'\n")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,122 @@
+"""Negotiation: the server sees sums alone, and finds what it would find if it knew every cost."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dufl.errors import DuflError
+from dufl.game.client import best_response
+from dufl.game.dynamics import Array
+from dufl.game.leader import FIXED_POINT
+from dufl.game.negotiation import Agreement, Ask, Question, negotiate
+from dufl.game.parameters import Game
+from dufl.game.plan import Method, solve
+from dufl.game.population import Clients, LogNormal
+
+
+def asking(private: Clients) -> Ask:
+    """Clients that answer one by one, from costs that nobody else has, and whose answers are added up."""
+
+    def ask(questions: Sequence[Question]) -> list[Array]:
+        totals = []
+        for question in questions:
+            price = question.payment / question.announced_volume
+            rate = question.conservation_rate
+            each = [
+                best_response(
+                    price,
+                    private.initial_volume[k],
+                    private.collection_cost[k],
+                    private.training_cost[k],
+                    rate,
+                )
+                for k in range(private.size)
+            ]
+            totals.append(np.sum([volume[:, 0] for volume, _ in each], axis=0))
+        return totals
+
+    return ask
+
+
+def assert_as_good_as_knowing(found: Agreement, game: Game, private: Clients, method: Method) -> None:
+    known = solve(game.replace(clients=private), method=method, algorithm1=FIXED_POINT)
+    assert found.phases <= 12
+    assert found.residual <= 1e-3
+    assert np.abs(found.total_volume / found.announced_volume - 1).max() == found.residual
+    assert found.server_cost == pytest.approx(known.server_cost, rel=5e-3)
+    assert found.no_update_cost == pytest.approx(known.no_update_cost, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_good_as_with_all_costs_known(seed: int) -> None:
+    private = Clients.draw(15, seed=100 + seed)
+    found = negotiate(Game(), asking(private))
+    assert_as_good_as_knowing(found, Game(), private, "stackelberg")
+    assert found.phases <= 4
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.25])
+def test_other_tasks(sigma: float) -> None:
+    game, private = Game(time_sensitivity=sigma), Clients.draw(15, seed=7)
+    assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+def test_a_first_guess_that_is_far_off() -> None:
+    game = Game(clients=Clients(100.0, 3e-3, 1e-6, count=15))
+    private = Clients.draw(15, seed=5)
+    assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+def test_very_unequal_clients() -> None:
+    private = Clients.draw(
+        60,
+        seed=2,
+        initial_volume=LogNormal(median=300, spread=1.0),
+        collection_cost=LogNormal(median=3e-4, spread=1.5),
+        training_cost=LogNormal(median=2e-5, spread=1.0),
+    )
+    game = Game(clients=Clients.draw(60), num_rounds=30)
+    assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+def test_few_clients_and_rounds() -> None:
+    game, private = Game(num_rounds=3, clients=Clients.draw(3)), Clients.draw(3, 9, initial_volume=100)
+    assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+def test_algorithm_1_negotiates_too() -> None:
+    private = Clients.draw(15, seed=8)
+    found = negotiate(Game(), asking(private), method="algorithm1", algorithm1=FIXED_POINT)
+    assert_as_good_as_knowing(found, Game(), private, "algorithm1")
+
+
+def test_where_no_update_is_best_nothing_is_paid() -> None:
+    game, private = Game(time_sensitivity=0.05), Clients.draw(15, seed=7)
+    found = negotiate(game, asking(private))
+    assert (found.payment, found.conservation_rate) == (0.0, 1.0)
+    assert found.server_cost == found.no_update_cost
+
+
+def test_an_offer_can_be_given() -> None:
+    game = Game(payment_range=(60.0, 60.0), conservation_range=(0.5, 0.5))
+    found = negotiate(game, asking(Clients.draw(15, seed=4)))
+    assert (found.payment, found.conservation_rate) == (60.0, 0.5)
+    assert found.residual <= 1e-3
+
+
+def test_answers_that_make_no_sense_end_it() -> None:
+    generator = np.random.default_rng(0)
+
+    def ask(questions: Sequence[Question]) -> list[Array]:
+        return [question.announced_volume * generator.uniform(0.5, 2, 20) for question in questions]
+
+    with pytest.raises(DuflError, match="must end within 4 phases of messages"):
+        negotiate(Game(num_rounds=20), ask, most=4)
+
+
+def test_the_same_answers_give_the_same_agreement() -> None:
+    private = Clients.draw(15, seed=11)
+    one, two = (negotiate(Game(num_rounds=20), asking(private)) for _ in range(2))
+    assert (one.payment, one.conservation_rate) == (two.payment, two.conservation_rate)
+    assert one.announced_volume.tobytes() == two.announced_volume.tobytes()

@@ -1,0 +1,379 @@
+"""The report page says what the records say, whatever runs it is given."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dufl
+from command_line import assert_sentence, told
+from dufl.experiment.config import load
+from dufl.report.results_section import summary_table
+from dufl.report.stored import group, read_runs
+from dufl.report.training_report import Written, write_report
+from reports import Page, make_run, make_runs, metrics, report
+from results import reseal
+
+WITH, WITHOUT = "with data update", "without data update"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path) -> Written:
+    return write_report([runs])
+
+
+@pytest.fixture(scope="module")
+def page(written: Written) -> Page:
+    return Page(written.path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    """A copy of a run, to do things to."""
+    return Path(shutil.copytree(runs / "fedavg-dufl-0", tmp_path / "run"))
+
+
+def both(runs: Path, policy: str, name: str) -> Any:
+    return np.array([metrics(runs / f"fedavg-{policy}-{seed}", name) for seed in (0, 1)])
+
+
+def test_the_summary_is_that_of_the_records(runs: Path, page: Page) -> None:
+    found = page.table("± the standard deviation of the accuracy")
+    heads = ["runs", "seeds", "accuracy, %", "± std", "best, %", "loss", "samples held", "mean age"]
+    assert found.heads == [*heads, "payment", "cost U"]
+    assert [row[0] for row in found.rows] == [WITH, WITHOUT]
+    for policy, row in zip(("dufl", "static"), found.values, strict=True):
+        accuracy = 100 * both(runs, policy, "accuracy")
+        expected = [
+            2,
+            accuracy[:, -1].mean(),
+            accuracy[:, -1].std(ddof=1),
+            accuracy.max(axis=1).mean(),
+            both(runs, policy, "loss")[:, -1].mean(),
+            both(runs, policy, "total_volume").mean(),
+            both(runs, policy, "mean_age").mean(),
+            both(runs, policy, "payment").sum(axis=1).mean(),
+            both(runs, policy, "server_cost")[:, -1].mean(),
+        ]
+        np.testing.assert_allclose(np.array(row[1:], float), expected, rtol=1e-12)
+    final = [100 * both(runs, policy, "accuracy")[:, -1].mean() for policy in ("dufl", "static")]
+    assert f"With data update the model ends at {final[0]:.1f} %, without at {final[1]:.1f} %." in page.text
+
+
+def test_a_single_seed_has_no_deviation(runs: Path) -> None:
+    several = group(
+        read_runs([runs / name for name in ("fedavg-dufl-0", "fedavg-dufl-1", "fedavg-static-0")])
+    )
+    finals = [metrics(runs / f"fedavg-dufl-{seed}", "accuracy")[-1] for seed in (0, 1)]
+    assert several[0].summary["accuracy_std"] == pytest.approx(np.std(finals, ddof=1))
+    assert several[1].summary["accuracy_std"] is None
+    assert "<td>–</td>" in summary_table(several)
+    alone = group(read_runs([runs / "fedavg-dufl-0"]))
+    assert "±" not in summary_table(alone)
+
+
+@pytest.mark.parametrize(
+    ("chart", "name", "scale", "suffix"),
+    [
+        ("accuracy", "accuracy", 100, ""),
+        ("loss", "loss", 1, ""),
+        ("cost_so_far", "server_cost", 1, ""),
+        ("classes", "classes", 1, ""),
+        ("volume", "total_volume", 1, ": measured"),
+        ("staleness", "mean_age", 1, ": measured"),
+    ],
+)
+def test_charts_over_rounds_are_those_of_the_records(
+    runs: Path, page: Page, chart: str, name: str, scale: float, suffix: str
+) -> None:
+    columns = page.csv(chart)
+    assert columns["round"] == list(range(6))
+    for policy, label in (("dufl", WITH + suffix), ("static", WITHOUT + suffix)):
+        each = scale * both(runs, policy, name)
+        np.testing.assert_allclose(columns[label], each.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(columns[f"{label}, least"], each.min(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(columns[f"{label}, most"], each.max(axis=0), rtol=1e-12)
+
+
+def test_every_chart_draws_what_its_csv_says(page: Page) -> None:
+    assert set(page.charts) >= {"cost_by_term", "cost_surface", "collection", "paid", "utility"}
+    for name, chart in page.charts.items():
+        columns, seen = page.csv(name), 0
+        for trace in chart["data"]:
+            if trace["type"] in ("scatter", "bar") and trace.get("name") in columns:
+                drawn = trace["x"] if trace.get("orientation") == "h" else trace["y"]
+                if trace.get("showlegend", True):
+                    np.testing.assert_allclose(np.array(drawn, float), columns[trace["name"]], rtol=1e-12)
+                    seen += 1
+        assert seen >= 2 or name == "cost_surface"
+    costs = np.array(page.charts["cost_surface"]["data"][0]["customdata"], float)
+    np.testing.assert_allclose(costs.T.ravel(), page.csv("cost_surface")["cost"])
+
+
+def test_planned_is_what_the_solver_says(runs: Path, page: Page) -> None:
+    config = load(runs / "fedavg-dufl-0" / "config.toml")
+    plan = dufl.solve(config.game)
+    np.testing.assert_allclose(page.csv("volume")[f"{WITH}: planned"], plan.total_volume, rtol=1e-9)
+    np.testing.assert_allclose(page.csv("staleness")[f"{WITH}: planned"], plan.mean_staleness, rtol=1e-9)
+    collected = plan.collection[:-1].sum(axis=1)
+    np.testing.assert_allclose(page.csv("collection")[f"{WITH}: planned"], collected, rtol=1e-6)
+    assert page.csv("collection")[f"{WITHOUT}: measured"] == [0] * 5
+    paid, utility = page.csv("paid"), page.csv("utility")
+    order = [int(client) for client in paid["client"]]
+    assert sorted(order) == list(range(4))
+    np.testing.assert_allclose(paid["planned"], plan.outcomes.payment[order], rtol=1e-6)
+    np.testing.assert_allclose(utility["planned"], plan.outcomes.utility[order], rtol=1e-6)
+    assert utility["planned"] == sorted(utility["planned"], reverse=True)
+    saved = 100 * (1 - plan.server_cost / plan.no_update_cost)
+    assert f"{saved:.1f} % less than without update" in page.text
+    assert f"The server pays R = {plan.payment:,.2f} a round" in page.text
+    assert f"θ = {100 * plan.conservation_rate:.1f} %" in page.text
+
+
+def test_clients_are_paid_all_that_is_paid(runs: Path, page: Page) -> None:
+    paid = both(runs, "dufl", "payment").sum(axis=1).mean()
+    assert sum(page.csv("paid")["measured"]) == pytest.approx(paid)
+    table = page.table("What each client earns")
+    assert len(table.rows) == 4
+    measured = [row[2] for row in table.values]
+    np.testing.assert_allclose(np.array(measured, float), page.csv("paid")["measured"])
+    for kept, paid_to in zip(page.csv("utility")["measured"], page.csv("paid")["measured"], strict=True):
+        assert kept < paid_to
+
+
+def test_measured_utility_is_payment_less_cost(run: Path, tmp_path: Path) -> None:
+    """By hand, client by client and round by round."""
+    found = report(run, out=tmp_path / "r.html").csv("utility")
+    game = load(run / "config.toml").game
+    rate = dufl.solve(game).conservation_rate
+    volumes, payments = metrics(run, "volumes"), metrics(run, "payment")
+    for client, said in zip(map(int, found["client"]), found["measured"], strict=True):
+        left = 0.0
+        for t, held in enumerate(volumes[:, client]):
+            fresh = max(volumes[t + 1, client] - rate * held, 0) if t + 1 < len(volumes) else 0
+            cost = game.clients.collection_cost[client] * fresh**2
+            cost += game.clients.training_cost[client] * held**2
+            left += payments[t] * held / volumes[t].sum() - cost
+        assert said == pytest.approx(left)
+
+
+def test_planned_against_measured(runs: Path, page: Page) -> None:
+    table = page.table("planned and measured over 6 rounds")
+    rows = {name.strip(): values for (name, *_), values in zip(table.rows, table.values, strict=True)}
+    assert rows["server cost U"][2] == pytest.approx(both(runs, "dufl", "server_cost")[:, -1].mean())
+    planned, measured, difference = (rows["samples held, mean"][i] for i in (1, 2, 3))
+    assert planned
+    assert measured
+    assert difference == pytest.approx(100 * (measured / planned - 1), abs=0.006)
+
+
+def test_the_page_needs_nobody_and_is_small(written: Written, page: Page) -> None:
+    text = written.path.read_text(encoding="utf-8")
+    assert written.size == written.path.stat().st_size < 5_000_000
+    assert written.runs == 4
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+    assert "default-src 'none'" in text
+    assert (page.tags.count("h1"), page.tags.count("main"), page.tags.count("title")) == (1, 1, 1)
+    assert all(image["alt"] for image in page.images)
+    assert [row[0] for row in page.table("as they age").rows] == ["fresh", "age 3", "age 6"]
+    assert len(page.images) == 3
+
+
+def test_the_same_runs_give_the_same_bytes(written: Written, runs: Path, tmp_path: Path) -> None:
+    again = write_report([runs], tmp_path / "again.html").path.read_bytes()
+    assert again == written.path.read_bytes()
+
+
+def test_everything_is_told(runs: Path, page: Page) -> None:
+    environment = json.loads((runs / "fedavg-dufl-0" / "environment.json").read_text())
+    for words in (
+        "num_rounds = 6",
+        "dufl compare fedavg-dufl-0/config.toml --algorithms fedavg --policies dufl,static --seeds 2",
+        environment["packages"]["numpy"],
+        environment["processor"],
+        json.loads((runs / "fedavg-static-1" / "summary.json").read_text())["fingerprint"],
+    ):
+        assert words in page.text
+    assert str(runs) not in page.text
+
+
+def test_the_command_it_names_makes_the_same_runs(dufl_command: Any, runs: Path, page: Page) -> None:
+    line = next(line for line in page.text.splitlines() if line.startswith("dufl compare"))
+    arguments = line.replace("fedavg-dufl-0/", f"{runs}/fedavg-dufl-0/").split()[1:-2]
+    code, out, _ = dufl_command(*arguments, "--json")
+    assert code == 0
+    final = {cell["policy"]: cell["accuracies"] for cell in json.loads(out)["cells"]}
+    for policy, found in final.items():
+        assert found == both(runs, policy, "accuracy")[:, -1].tolist()
+
+
+def test_the_plan_is_the_one_that_was_followed(run: Path, tmp_path: Path) -> None:
+    with np.load(run / "plan.npz") as arrays:
+        kept = dict(arrays)
+    np.savez(run / "plan.npz", **kept | {"payment": np.array(12.345), "conservation_rate": np.array(0.5)})
+    reseal(run)
+    assert "The server pays R = 12.35 a round" in report(run, out=tmp_path / "r.html").text
+    (run / "plan.npz").unlink()
+    reseal(run)
+    solved = f"R = {float(kept['payment']):,.2f} a round"
+    assert solved in report(run, out=tmp_path / "r.html").text
+
+
+def test_a_negotiated_run_on_flower(run: Path, tmp_path: Path) -> None:
+    deal = {"payment": 20.0, "conservation_rate": 0.25, "first_round": 0, "phases": 5}
+    (run / "deal.json").write_text(json.dumps(deal))
+    page = report(run, out=tmp_path / "r.html")
+    assert "R = 20.00 a round" in page.text
+    assert "found by asking the clients" in page.text
+    assert "dufl flower simulate config.toml --negotiate --out again" in page.text
+    (run / "deal.json").write_text(json.dumps(deal | {"first_round": 3}))
+    assert "planned again, last from round 3 on" in report(run, out=tmp_path / "r.html").text
+
+
+def test_runs_that_stopped(runs: Path, tmp_path: Path) -> None:
+    place = make_run(tmp_path / "all" / "stopped", "policy=static", stop=lambda rounds: rounds >= 3)
+    page = report(place, out=tmp_path / "r.html")
+    assert "Without data update the model ends at" in page.text
+    assert "(stopped after 3 of 6 rounds)" in page.text
+    assert page.csv("accuracy")["round"] == [0, 1, 2]
+    shutil.copytree(runs / "fedavg-dufl-0", tmp_path / "all" / "done")
+    late = Path(shutil.copytree(runs / "fedavg-dufl-1", tmp_path / "all" / "late"))
+    (late / "metrics.jsonl").write_text("")
+    (late / "summary.json").unlink()
+    reseal(late)
+    page = report(tmp_path / "all", out=tmp_path / "r.html")
+    states = {row[0]: row[4] for row in page.table("Every run").rows}
+    rounds = "stopped after {} of 6 rounds".format
+    assert states == {"done": "finished", "late": rounds(0), "stopped": rounds(3)}
+    assert set(page.csv("accuracy")) == {"round", WITH, f"{WITHOUT} (stopped after 3 of 6)"}
+
+
+def test_a_run_of_one_round(tmp_path: Path) -> None:
+    """Nothing has been collected yet."""
+    page = report(make_run(tmp_path / "run", stop=lambda rounds: rounds >= 1), out=tmp_path / "r.html")
+    assert page.csv("accuracy")["round"] == [0]
+    assert "collection" not in page.charts
+
+
+def test_runs_with_different_plans(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sigma = "game.time_sensitivity"
+    other = make_run(tmp_path / "other", f"{sigma}=1.25")
+    first = runs / "fedavg-dufl-0"
+    page = report(first, other, out=tmp_path / "r.html")
+    plans = page.table("The plans behind the runs")
+    at = plans.heads.index(sigma)
+    assert [row[at] for row in plans.values] == [0.75, 1.25]
+    assert {"plan_1_cost_surface", "plan_2_cost_surface", "plan_2_paid"} <= set(page.charts)
+    told_apart = page.table("told differently")
+    assert (told_apart.heads, told_apart.rows[1][1]) == (["runs", sigma], "1.25")
+    assert f"{WITH}, time_sensitivity = 1.25" in page.csv("accuracy")
+    assert "dufl train config.toml --out again" in page.text
+    monkeypatch.setattr("dufl.report.plan_section.SHOWN", 1)
+    page = report(first, other, out=tmp_path / "r.html")
+    assert "plan_1_cost_surface" not in page.charts
+    assert len(page.table("The plans behind the runs").rows) == 2
+
+
+def test_names_that_mean_harm(runs: Path, tmp_path: Path) -> None:
+    harm = "<script>alert(1)<&\"'>"
+    place = Path(shutil.copytree(runs / "fedavg-dufl-0", tmp_path / harm))
+    found = json.loads((place / "environment.json").read_text())
+    found["processor"] = "</script><img src=x onerror=alert(2)>"
+    (place / "environment.json").write_text(json.dumps(found))
+    with (place / "config.toml").open("a") as stream:
+        stream.write('# </code></pre><img src="http://nowhere.invalid/">\n')
+    reseal(place)
+    page = report(place, out=tmp_path / "r.html")
+    assert page.table("Every run").rows[0][0] == harm
+    assert all(image["src"] and image["src"].startswith("data:") for image in page.images)
+    assert page.tags.count("script") == 4  # the theme, the data, Plotly, and the page's own
+
+
+def test_many_rounds_and_many_clients(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dufl.report.run_charts.POINTS", 4)
+    monkeypatch.setattr("dufl.report.client_charts.KEPT", 3)
+    monkeypatch.setattr("dufl.report.client_charts.EACH", 1)
+    monkeypatch.setattr("dufl.report.clients_section.ROWS", 2)
+    page = report(runs, out=tmp_path / "r.html")
+    assert page.csv("accuracy")["round"] == [0, 3]
+    accuracy = 100 * both(runs, "dufl", "accuracy").mean(axis=0)
+    np.testing.assert_allclose(page.csv("accuracy")[WITH], accuracy[[0, 3]])
+    assert sorted(page.csv("paid")["client"]) == [0, 2]
+    table = page.table("What each client earns over all rounds; 2 of 4 clients, evenly chosen")
+    assert len(table.rows) == 2
+
+
+def test_the_command(
+    dufl_command: Any, runs: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert dufl_command("report", "run") == (0, "report: run/report.html\n", "")
+    assert opened == []
+    code, out, err = dufl_command("report", "run", str(runs / "fedavg-static-0"), "--json", "--open")
+    assert (code, err) == (0, "")
+    size = (tmp_path / "report.html").stat().st_size
+    assert json.loads(out) == {"report": "report.html", "runs": 2, "bytes": size}
+    assert opened == [(tmp_path / "report.html").as_uri()]
+    assert dufl_command("report", "run", "run", "--out", "own.html") == (0, "report: own.html\n", "")
+    assert len(Page((tmp_path / "own.html").read_text()).table("Every run").rows) == 1
+
+
+def test_what_cannot_be_reported(dufl_command: Any, run: Path, tmp_path: Path) -> None:
+    def refused(*arguments: str) -> str:
+        code, out, err = dufl_command("report", *arguments)
+        assert (code, out) == (2, "")
+        assert_sentence(err)
+        return str(err)
+
+    rule = "RUN_DIR must be a run directory, or a folder with run directories in it, got"
+    assert f"{rule} {tmp_path / 'nothing'}" in refused(str(tmp_path / "nothing"))
+    (tmp_path / "empty").mkdir()
+    assert f"{rule} {tmp_path / 'empty'}" in refused(str(run), str(tmp_path / "empty"))
+    there = str(tmp_path / "empty")
+    assert f"--out: {there} must be a regular file, got a directory" in refused(str(run), "--out", there)
+    assert "--out must be a file in a folder" in refused(str(run), "--out", f"{there}/deep/r.html")
+    assert not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", "{}\n{}\n"),
+        ("metrics.jsonl", ""),
+        ("config.toml", "[game"),
+        ("environment.json", "{"),
+        ("environment.json", "[1]"),
+        ("plan.npz", "no zip"),
+        ("summary.json", "{"),
+        ("deal.json", "{}"),
+    ],
+)
+def test_damaged_runs_are_refused(dufl_command: Any, run: Path, name: str, content: str) -> None:
+    (run / name).write_text(content)
+    before = sorted(run.iterdir())
+    code, _, err = dufl_command("report", str(run))
+    assert code == 2
+    assert_sentence(err)
+    assert str(run) in err
+    assert sorted(run.iterdir()) == before
+
+
+def test_train_and_compare_end_with_it(dufl_command: Any, tmp_path: Path) -> None:
+    small = told("game.num_rounds=3", "clients.count=3", "training.local_epochs=1")
+    code, out, _ = dufl_command("train", *small, "--out", str(tmp_path / "one"))
+    assert (code, out.splitlines()[-1]) == (0, f"report: {tmp_path / 'one' / 'report.html'}")
+    code, out, _ = dufl_command("compare", *small, "--out", str(tmp_path / "two"))
+    assert (code, out.splitlines()[-1]) == (0, f"report: {tmp_path / 'two' / 'report.html'}")
+    for name, number in (("one", 1), ("two", 2)):
+        page = Page((tmp_path / name / "report.html").read_text(encoding="utf-8"))
+        assert len(page.table("Every run").rows) == number

@@ -1,0 +1,39 @@
+"""Small federations on the embedded digits, to look into."""
+
+from typing import Any
+
+from dufl.data.buffer import MemoryBuffer
+from dufl.data.datasets import Dataset, load_dataset
+from dufl.experiment.config import Config, load
+from dufl.learning.engine import Engine, make_engine
+from dufl.learning.federation import Federation
+from dufl.learning.policies import Policy, make_policy
+
+SMALL = ("game.num_rounds=8", "clients.count=4", "clients.initial_volume=120", "training.local_epochs=2")
+
+
+def small(*changes: str) -> Config:
+    """Four clients, eight rounds, two epochs, and what is changed."""
+    return load(None, [*SMALL, *changes])
+
+
+def federation_of(
+    config: Config, dataset: Dataset | None = None, engine: Engine | None = None, policy: Policy | None = None
+) -> tuple[Federation, Engine]:
+    """A federation at its start, and what does its arithmetic."""
+    found = dataset or load_dataset("digits")
+    settings = config.training
+    simulation = config.data.simulation(found, config.game, settings.seed)
+    engine = engine or make_engine(found, simulation, settings, config.game.clients.size)
+    policy = policy or make_policy(settings.policy, config.game, config.solve, settings.seed)
+    return Federation(config.game, simulation, policy, settings, engine), engine
+
+
+def buffers_of(federation: Federation) -> list[MemoryBuffer]:
+    """The clients' buffers, to look at."""
+    return federation._held
+
+
+def facts(record: Any) -> dict[str, Any]:
+    """A record without its time."""
+    return {name: value for name, value in vars(record).items() if name != "seconds"}
