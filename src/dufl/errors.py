@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from types import TracebackType
+from typing import Self
 
 LONGEST = 80  # characters of a value in a message
 
@@ -66,32 +67,58 @@ class InputError(DuflError, ValueError):
     """An input breaks a rule.
 
     Attributes:
-        field: what broke it; empty if the message is not of the usual form.
+        field: the argument, configuration key or file that breaks it; empty if there is none.
+        rule: what `field` must be; empty if the message has another form.
+        value: what was given instead.
+        advice: what to do about it, appended to the message.
     """
 
-    field: str = ""
+    def __init__(
+        self, message: str, *, field: str = "", rule: str = "", value: object = None, advice: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.field = field
+        self.rule = rule
+        self.value = value
+        self.advice = advice
+        self._text = ""
 
     @classmethod
-    def of(cls, field: str, rule: str, value: object) -> "InputError":
-        """The one form of message: ``field must be rule, got value``.
+    def of(cls, field: str, rule: str, value: object, *, advice: str = "", text: str | None = None) -> Self:
+        """The usual form of message: ``field must be rule, got value``; `text` is shown in place of a value.
 
-        >>> str(InputError.of("conservation_rate", "in [0, 1]", 1.3))
-        'conservation_rate must be in [0, 1], got 1.3'
+        >>> error = InputError.of("conservation_rate", "in [0, 1]", 1.3)
+        >>> str(error), error.field, error.rule, error.value
+        ('conservation_rate must be in [0, 1], got 1.3', 'conservation_rate', 'in [0, 1]', 1.3)
         """
-        text = value if isinstance(value, str | PurePath) else shown(value, str)
-        error = cls(f"{field} must be {rule}, got {text}")
-        error.field = field
+        if text is None:
+            text = str(value) if isinstance(value, str | PurePath) else shown(value, str)
+        message = f"{field} must be {rule}, got {text}" + (f": {advice}" if advice else "")
+        error = cls(message, field=field, rule=rule, value=value, advice=advice)
+        error._text = text
         return error
 
-    def about(self, field: str) -> "InputError":
-        """The same error by another name of the field: an option of a command, for one.
+    def renamed(self, field: str) -> "InputError":
+        """The same error under another name of the field, such as the option of a command.
 
-        >>> str(InputError.of("out", "a directory", "x").about("--out"))
+        >>> str(InputError.of("out", "a directory", "x").renamed("--out"))
         '--out must be a directory, got x'
         """
-        error = InputError(field + str(self).removeprefix(self.field) if self.field else str(self))
-        error.field = field if self.field else ""
-        return error
+        if self.rule:
+            return type(self).of(field, self.rule, self.value, advice=self.advice, text=self._text)
+        return type(self)(str(self), field=field, value=self.value)
+
+    def within(self, section: str, source: str = "") -> "InputError":
+        """The same error for a key of a section in a file.
+
+        >>> str(InputError.of("num_rounds", ">= 2", 1).within("game", "dufl.toml"))
+        'dufl.toml: game.num_rounds must be >= 2, got 1'
+        """
+        key = f"{section}.{self.field}" if self.field else section
+        named = self.renamed(key)
+        message = str(named) if self.rule else f"{section}: {self}"
+        named.args = (f"{source}: {message}" if source else message,)
+        return named
 
 
 class BufferFileError(InputError):

@@ -81,20 +81,23 @@ class Inputs(BaseModel):
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
-        except ValidationError as fault:
-            raise InputError(sentence(fault, type(self))) from None
+        except ValidationError as error:
+            raise input_error(error, type(self)) from None
 
 
-def sentence(fault: ValidationError, model: type[BaseModel]) -> str:
-    """The first fault of a validation as one sentence that names field, rule and value."""
-    errors = fault.errors()
+def input_error(invalid: ValidationError, model: type[BaseModel]) -> InputError:
+    """The first error of a validation, with field, rule and value."""
+    errors = invalid.errors()
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     kind = error["type"]
     if kind == "extra_forbidden":
-        return unknown_key(str(error["loc"][-1]), model.model_fields)
-    if kind == "value_error":  # an InputError raised by a validator is a sentence already
-        return str(error["ctx"]["error"])
-    return f"{_field(error)} must be {_rule(error)}, got {_shown(error)}"
+        key = str(error["loc"][-1])
+        return InputError(unknown_key(key, model.model_fields), field=key)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):  # raised by a validator of ours
+        return cause if cause.field else InputError(str(cause), field=_field(error))
+    value = None if kind == "missing" else error["input"]
+    return InputError.of(_field(error), _rule(error), value, text=_shown(error))
 
 
 def unknown_key(key: str, known: Mapping[str, object], where: str = "") -> str:

@@ -304,7 +304,7 @@ def test_a_change_without_its_option(
     assert err == f"error: {text}\n"
     monkeypatch.chdir(tmp_path)
     Path("a=b.toml").write_text("[game]\nnum_rounds = 1")
-    assert dufl_command(command, "a=b.toml")[2] == "error: a=b.toml [game] num_rounds must be >= 2, got 1\n"
+    assert dufl_command(command, "a=b.toml")[2] == "error: a=b.toml: game.num_rounds must be >= 2, got 1\n"
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_as_a_process() -> None:
         [command, "plan", "--set", "num_rounds=1"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "error: [game] num_rounds must be >= 2, got 1\n"
+    assert done.stderr == "error: game.num_rounds must be >= 2, got 1\n"
     done = subprocess.run(
         [command, "plan", "--set", "num_rounds=5", "--json"], capture_output=True, text=True, check=False
     )

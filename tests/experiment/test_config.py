@@ -210,7 +210,7 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
         ("=3", "unknown key ''"),
         ("no equals " + 5000 * "x", "changes must be section.key=value, got 'no equals xxx"),
         (5000 * "x" + "=1", "(5,002 characters)"),
-        (f"num_rounds={'9' * 5000}", "[game] num_rounds must be a whole number, got '9999"),
+        (f"num_rounds={'9' * 5000}", "game.num_rounds must be a whole number, got '9999"),
         (f"num_rounds=1{'0' * 400}", "game.num_rounds must be an integer of at most 64 bits, got 1000"),
         (f"training.seed=0x{'f' * 5000}", "training.seed must be an integer of at most 64 bits, got a value"),
         (f"clients.count={2**63}", "clients.count must be an integer of at most 64 bits, got 92233720"),

@@ -14,7 +14,7 @@ import tomli_w
 from dufl import Clients, InputError, LogNormal, Uniform
 from dufl.experiment.config import load
 from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
-from dufl.web.choices import Choices, FieldError, Question, beginning
+from dufl.web.choices import Choices, Question, beginning
 from dufl.web.serve import address_of, free_port, is_local, settings
 from dufl.web.source import ClientsFile, Source, begin, uploaded
 from dufl.web.spread import KINDS, LISTED, Spread
@@ -133,7 +133,7 @@ def test_an_uploaded_file_reads_nothing_from_this_machine(there: Path) -> None:
         (b"", "federation.toml must not be empty"),
         (b"\xff", "federation.toml must be a readable TOML file"),
         (b"[game]\nnum_round = 3", "unknown key 'num_round' in .game.: did you mean 'num_rounds'?"),
-        (b"[game]\nnum_rounds = 1", r"federation.toml \[game\] num_rounds must be >= 2, got 1"),
+        (b"[game]\nnum_rounds = 1", r"federation.toml: game.num_rounds must be >= 2, got 1"),
         (b"[clients]\ncount = 2\nfile = 'people.csv'", "count must be left out when file is given"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_wrong_value_is_explained_beside_its_field(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
     rounds = {"num_rounds": 100} if changes.get("count") == 10**6 else {}
-    with pytest.raises(FieldError, match=message) as found:
+    with pytest.raises(InputError, match=message) as found:
         question(**(changes | rounds)).config()
     assert found.value.field == field
 
@@ -258,7 +258,7 @@ def test_a_wrong_file_is_told_before_anything_starts(
     (there / "wrong.toml").write_text("[game]\nnum_rounds = 1\n")
     code, _, err = dufl_command("explore", "wrong.toml")
     assert code == 2
-    assert err == "error: wrong.toml [game] num_rounds must be >= 2, got 1\n"
+    assert err == "error: wrong.toml: game.num_rounds must be >= 2, got 1\n"
 
 
 def test_everything_the_page_says_is_json_for_programs() -> None:

@@ -77,7 +77,8 @@ def main() -> None:
             typer.echo(plugin_traceback(error.__cause__), err=True, nl=False)
         code = _fail(error, error.exit_code)
     except InputError as error:
-        code = _fail(error.about(OPTIONS.get(error.field, error.field)), error.exit_code)
+        named = error.renamed(OPTIONS[error.field]) if error.field in OPTIONS else error
+        code = _fail(named, error.exit_code)
     except DuflError as error:
         code = _fail(error, error.exit_code)
     except (KeyboardInterrupt, click.Abort):

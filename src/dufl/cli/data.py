@@ -120,7 +120,7 @@ def _options() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise (error.about("--data-dir") if error.field == "data_dir" else error) from None
+        raise (error.renamed("--data-dir") if error.field == "data_dir" else error) from None
 
 
 def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":

@@ -46,7 +46,7 @@ def simulate(
     check_directory(out)
     config = configured(file, changes, out, resume, on_flower=True)
     if config.training.policy != "dufl":
-        raise InputError.of("[training] policy", "'dufl' on Flower", repr(config.training.policy))
+        raise InputError.of("training.policy", "'dufl' on Flower", repr(config.training.policy))
     place = RunDirectory(out, FLOWER)
     place.check_free(config, resume, force)
     if place.summary is None:

@@ -106,7 +106,7 @@ def _axis(axis: str) -> tuple[str, dict[str, Any]]:
     try:
         parsed = {text: parse_change(f"{key}={text}") for text in texts}
     except InputError as error:
-        raise (error.about("the axis") if error.field == "changes" else error) from None
+        raise (error.renamed("the axis") if error.field == "changes" else error) from None
     section, name, _ = parsed[texts[0]]
     return f"{section}.{name}", {text: value for text, (_, _, value) in parsed.items()}
 

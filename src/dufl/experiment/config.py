@@ -85,18 +85,15 @@ def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients
         people: the clients, if the CSV file has been read already.
     """
     check_keys(table)
-    source = f"{name} " if name else ""
-    sections = {name: _section(table, name) for name in KEYS}
-    clients = _in_section(source, "clients", lambda: _clients_section(sections["clients"]))
-    everyone = _in_section(source, "clients", lambda: clients.clients(folder, people))
-    game = _in_section(source, "game", lambda: Game(clients=everyone, **sections["game"]))
-    leader = _in_section(source, "leader", lambda: LeaderSection(**sections["leader"]))
+    sections = {section: _section(table, section) for section in KEYS}
+    clients = _in_section(name, "clients", lambda: _clients_section(sections["clients"]))
+    everyone = _in_section(name, "clients", lambda: clients.clients(folder, people))
+    game = _in_section(name, "game", lambda: Game(clients=everyone, **sections["game"]))
+    leader = _in_section(name, "leader", lambda: LeaderSection(**sections["leader"]))
     if leader.competition == "nash" and everyone.size < 2:
-        raise InputError.of(
-            "[leader] competition", "'mean-field' with a single client", "'nash' and 1 client"
-        )
-    data = _in_section(source, "data", lambda: DataSection(**sections["data"]))
-    training = _in_section(source, "training", lambda: Training(**sections["training"]))
+        raise InputError.of("leader.competition", "'mean-field' with a single client", "'nash' and 1 client")
+    data = _in_section(name, "data", lambda: DataSection(**sections["data"]))
+    training = _in_section(name, "training", lambda: Training(**sections["training"]))
     return Config(game=game, clients=clients, leader=leader, data=data, training=training)
 
 
@@ -129,9 +126,8 @@ def _clients_section(values: Table) -> ClientsSection:
         if name in values:
             try:
                 column(values[name])
-            except InputError as fault:
-                join = " " if str(fault).startswith("must") else ": "
-                raise InputError(f"{name}{join}{fault}") from None
+            except InputError as error:
+                raise error.within(name) if error.field else error.renamed(name) from None
     return ClientsSection(**values)
 
 
@@ -165,8 +161,8 @@ def _section(table: Table, name: str) -> Table:
 def _in_section(source: str, name: str, make: Any) -> Any:
     try:
         return make()
-    except InputError as fault:
-        raise InputError(f"{source}[{name}] {fault}") from None
+    except InputError as error:
+        raise error.within(name, source) from None
 
 
 def _plain(value: Any) -> Any:

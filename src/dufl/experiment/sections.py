@@ -35,10 +35,8 @@ def column(value: object) -> float | list[float] | Distribution:
         return LogNormal(**value) if "median" in value else Uniform(**value)
     numbers = value if isinstance(value, list) else [value]
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers):
-        raise InputError(
-            f"must be a number, a list of numbers, {{low=, high=}} or {{median=, spread=}}, "
-            f"got {shown(value)}"
-        )
+        rule = "a number, a list of numbers, {low=, high=} or {median=, spread=}"
+        raise InputError.of("", rule, value, text=shown(value))
     return value  # type: ignore[return-value]
 
 
@@ -123,10 +121,10 @@ class DataSection(Inputs):
         sigma, rounds, number = game.time_sensitivity, game.num_rounds, dataset.num_classes
         if self.initial_classes is not None and self.initial_classes > number:
             rule = f"<= the {number} classes of {dataset.name}"
-            raise InputError.of("[data] initial_classes", rule, self.initial_classes)
+            raise InputError.of("data.initial_classes", rule, self.initial_classes)
         if isinstance(self.class_order, list) and sorted(self.class_order) != list(range(number)):
             rule = f"every class of {dataset.name} from 0 to {number - 1} once"
-            raise InputError.of("[data] class_order", rule, self.class_order)
+            raise InputError.of("data.class_order", rule, self.class_order)
         arrival = Arrival(
             num_classes=dataset.num_classes,
             time_sensitivity=sigma,

@@ -1,6 +1,5 @@
 """What can be changed on the page, as changes to a configuration; and the command that plans the same."""
 
-import re
 import shlex
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -74,14 +73,6 @@ class Choices:
         return replace(self, payment=None, conservation_rate=None)
 
 
-class FieldError(InputError):
-    """A value on the page breaks a rule; knows the field, if there is one for it."""
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
-
-
 @dataclass(frozen=True)
 class Question:
     """What the page is asked: a configuration and what was changed in it."""
@@ -90,14 +81,14 @@ class Question:
     choices: Choices
 
     def config(self) -> Config:
-        """The configuration with the changes and pins; a broken rule raises `FieldError`."""
+        """The configuration with the changes and pins; an `InputError` has the name of the page's field."""
         choices = self.choices
         try:
             _check_size(self)
             config = self.source.config(self.changes())
             return pinned(config, choices.payment, choices.conservation_rate)
-        except InputError as fault:
-            raise _beside_its_field(fault, self.source) from None
+        except InputError as error:
+            raise _beside_its_field(error, self.source) from None
 
     def changes(self) -> tuple[str, ...]:
         """What differs from the source, as `section.key=value`."""
@@ -152,21 +143,24 @@ def _check_size(question: Question) -> None:
     people, choices = question.source.people, question.choices
     count = choices.count if people is None else people.clients.size
     if count * choices.num_rounds > LARGEST:
-        raise InputError(
-            f"[clients] count times num_rounds must be <= {LARGEST:,} on this page, got "
-            f"{count:,} times {choices.num_rounds:,}: `dufl plan` has no such limit"
+        raise InputError.of(
+            "clients.count",
+            f"at most {LARGEST:,} divided by num_rounds on this page",
+            count,
+            text=f"{count:,} times {choices.num_rounds:,}",
+            advice="`dufl plan` has no such limit",
         )
 
 
-def _beside_its_field(fault: InputError, source: Source) -> FieldError:
-    """The fault with the field it belongs beside; the section is left out of its words."""
-    found = re.match(r"\[(\w+)\] (\w+)", str(fault))
-    section, key = found.groups() if found else ("", "")
-    message = re.sub(r"^\[\w+\] ", "", str(fault))
+def _beside_its_field(error: InputError, source: Source) -> InputError:
+    """The error under the name of the page's field that it belongs to; empty if no field does."""
+    section, _, key = error.field.rpartition(".")
     if section == "clients" and source.people is not None:
-        return FieldError(message, "people")
+        return error.renamed("people")
     key = {"payment_range": "largest_payment", "file": "people"}.get(key, key)
-    return FieldError(message, key if key in {field.name for field in fields(Choices)} | {"people"} else "")
+    shown = error.renamed(key)
+    shown.field = key if key in {field.name for field in fields(Choices)} | {"people"} else ""
+    return shown
 
 
 def _toml(value: float | int | str | Spread) -> str:

@@ -21,7 +21,7 @@ from dufl.report.interactive import Chart, Trace
 from dufl.report.plan_charts import cost_chart, course_charts, surface_chart, utility_chart
 from dufl.web import sidebar, state, words
 from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
-from dufl.web.choices import SAVED, FieldError, Question
+from dufl.web.choices import SAVED, Question
 from dufl.web.looks import icon
 from dufl.web.offer import show_baseline, show_offer
 from dufl.web.people import show_clients
@@ -43,13 +43,13 @@ def show(file: Path | None) -> None:
     question, fault = state.asked(), None
     try:
         question.config()
-    except FieldError as found:
+    except InputError as found:
         fault = found
     sidebar.draw(question, fault)
     _main(question, fault)
 
 
-def _main(question: Question, fault: FieldError | None) -> None:
+def _main(question: Question, fault: InputError | None) -> None:
     """The plan; where there is none to be had, the reason, and the last one."""
     notice, progress = st.container(), _giving_way()
     try:

@@ -5,7 +5,8 @@ from functools import partial
 
 import streamlit as st
 
-from dufl.web.choices import FieldError, Question, beginning
+from dufl.errors import InputError
+from dufl.web.choices import Question, beginning
 from dufl.web.spread import KINDS, LISTED, NAMES
 from dufl.web.state import load_csv, load_toml, payment_step, turn
 from dufl.web.words import plain, scientific
@@ -19,7 +20,7 @@ SEARCHES = {"bayesian": "Bayesian, as in the paper", "direct": "direct, exact in
 Mark = Callable[..., None]  # shows the fault if it belongs to one of some fields
 
 
-def draw(question: Question, fault: FieldError | None) -> None:
+def draw(question: Question, fault: InputError | None) -> None:
     """All fields, with the fault beside the one it belongs to."""
     mark = partial(_mark, fault)
     with st.sidebar:
@@ -30,7 +31,7 @@ def draw(question: Question, fault: FieldError | None) -> None:
         _files(mark)
 
 
-def _mark(fault: FieldError | None, *keys: str) -> None:
+def _mark(fault: InputError | None, *keys: str) -> None:
     if fault is not None and fault.field in keys:
         st.error(plain(str(fault)))
 

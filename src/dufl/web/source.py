@@ -54,7 +54,7 @@ class Source:
         change(table, changes)
         wanted = _clients_of(table).get("file")
         if wanted is not None and self.people is None:
-            raise InputError(f"[clients] file: give {wanted} too, as the CSV file of clients")
+            raise InputError(f"give {wanted} too, as the CSV file of clients", field="clients.file")
         return resolve(table, name=name, people=self.people.clients if self.people else None)
 
     @property

@@ -11,8 +11,8 @@ from dufl.report.formats import number
 def plain(text: str) -> str:
     r"""A text that Markdown leaves as it is, whatever is in it.
 
-    >>> print(plain("[game] num_rounds must be >= 2"))
-    \[game\] num\_rounds must be \>= 2
+    >>> print(plain("[x] must be >= 2"))
+    \[x\] must be \>= 2
     """
     return re.sub(r"([\\`*_{}\[\]()#+.!|<>~$:^-])", r"\\\1", text)
 
