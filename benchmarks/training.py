@@ -19,13 +19,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.data.samples import Samples
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Experiment
 from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.engine import CompiledEngine, make_engine, spread
 from dufl.learning.federation import Federation
 from dufl.learning.logistic import train_logistic
 from dufl.learning.models import build
 from dufl.learning.task import Task
+from loading import load, pausing
 
 SHARED = Path(os.environ.get("DUFL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 CLIENTS, HELD, CORES = 15, 1000, os.cpu_count() or 1
@@ -231,9 +232,7 @@ def precision(console: Console) -> None:
             "training.local_epochs=5",
             "clients.count=5",
         ]
-        config = load(
-            None, [*changes, "clients.initial_volume=500", "training.policy=static", "num_rounds=5"]
-        )
+        config = load(None, [*changes, "clients.initial_volume=500", "policy=static", "num_rounds=5"])
         found[name] = _accuracy(config, dataset)
     console.print(
         f"accuracy on CIFAR-10 after 5 rounds of 5 epochs, 5 clients of 500: float32 "
@@ -241,7 +240,7 @@ def precision(console: Console) -> None:
     )
 
 
-def _accuracy(config: Config, dataset: Dataset) -> float:
+def _accuracy(config: Experiment, dataset: Dataset) -> float:
     from dufl.experiment.train import train
 
     return train(config, dataset=dataset).accuracy
@@ -276,13 +275,13 @@ def thousand(model: str) -> None:
     config = load(
         None,
         [
-            *("clients.count=1000", "clients.initial_volume=200", "training.policy=static", "num_rounds=2"),
+            *("clients.count=1000", "clients.initial_volume=200", "policy=static", "num_rounds=2"),
             *(f"training.model={model}", "training.local_epochs=1"),
         ],
     )
     from dufl.experiment.train import train
 
-    train(config, dataset=images((3, 32, 32)), stop=lambda: True)  # after one round
+    train(config, dataset=images((3, 32, 32)), callbacks=[pausing(lambda: True)])  # after one round
 
 
 def linear(console: Console) -> None:

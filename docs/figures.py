@@ -28,7 +28,7 @@ import dufl
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
 from dufl.experiment.compare import Cell, cells, compare
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Experiment
 from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
@@ -36,6 +36,7 @@ from dufl.game.plan import Plan
 from dufl.report.data_figures import data_figure
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
 from dufl.report.plan_figures import surface, trajectories
+from loading import load
 
 DOCS = Path(__file__).resolve().parent
 PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
@@ -174,7 +175,7 @@ def influence_figure(rows: Rows) -> Figure:
     return figure
 
 
-def training_figure(config: Config) -> Figure:
+def training_figure(config: Experiment) -> Figure:
     """Accuracy over rounds with and without data update, a panel an algorithm."""
     found = cells(ALGORITHMS, ("static", "dufl"), list(range(TRAINING_SEEDS)))
     assert compare(config, found)

@@ -7,7 +7,7 @@ It implements T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in Fe
 >>> plan = dufl.solve(dufl.Game(num_rounds=20, time_sensitivity=1.0))
 >>> dufl.certify(plan).holds()
 True
->>> run = dufl.train(dufl.load_config(None, ["game.num_rounds=3", "training.local_epochs=1"]))
+>>> run = dufl.train(dufl.Game(num_rounds=3), training=dufl.Training(local_epochs=1), policy="static")
 >>> len(run.records)
 3
 """
@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dufl.data.datasets import Dataset
     from dufl.errors import (
         CapacityError,
         CertificateError,
@@ -25,15 +26,25 @@ if TYPE_CHECKING:
         NegativeUtilityWarning,
         PluginError,
     )
-    from dufl.experiment.config import Config
-    from dufl.experiment.config import load as load_config
+    from dufl.experiment.callbacks import Callback, EarlyStopping, TensorBoard
+    from dufl.experiment.compare import Cell, Comparison, compare, grid
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.sections import Data, Leader
+    from dufl.experiment.sweep import sweep
     from dufl.experiment.train import Run, train
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
     from dufl.game.leader import Algorithm1Options
     from dufl.game.parameters import Game, convergence_weights
-    from dufl.game.plan import Plan, certify, equilibrium, solve
+    from dufl.game.plan import Offer, Plan, certify, equilibrium, solve
     from dufl.game.population import Clients, LogNormal, Uniform
+    from dufl.learning.algorithm import LocalPenalty, Update
+    from dufl.learning.fedavg import FedAvg
+    from dufl.learning.feddyn import FedDyn
+    from dufl.learning.federation import Record
+    from dufl.learning.fedprox import FedProx
+    from dufl.learning.policies import Planned
+    from dufl.learning.settings import Training
 
 __version__ = "0.1.0"
 
@@ -44,54 +55,118 @@ if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os
     os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(gettempdir(), f"dufl-{os.getuid()}"))
 
 _HOMES = {
+    "(": "dufl.data.datasets",
     "Algorithm1Options": "dufl.game.leader",
+    "Callback": "dufl.experiment.callbacks",
     "CapacityError": "dufl.errors",
+    "Cell": "dufl.experiment.callbacks",
     "Certificate": "dufl.game.certificate",
     "CertificateError": "dufl.errors",
-    "Clients": "dufl.game.population",
-    "Config": "dufl.experiment.config",
+    "Clients": "dufl.game.plan",
+    "Comparison": "dufl.experiment.callbacks",
+    "Data": "dufl.experiment.config",
+    "Dataset": "dufl.data.datasets",
     "DuflError": "dufl.errors",
-    "Game": "dufl.game.parameters",
+    "EarlyStopping": "dufl.experiment.callbacks",
+    "Experiment": "dufl.experiment.config",
+    "FedAvg": "dufl.learning.algorithm",
+    "FedDyn": "dufl.learning.feddyn",
+    "FedProx": "dufl.learning.fedprox",
+    "Game": "dufl.game.leader",
     "InputError": "dufl.errors",
-    "LogNormal": "dufl.game.population",
+    "Leader": "dufl.experiment.config",
+    "LocalPenalty": "dufl.learning.algorithm",
+    "LogNormal": "dufl.game.plan",
     "NegativeUtilityWarning": "dufl.errors",
+    "Offer": "dufl.game.plan",
     "Plan": "dufl.game.plan",
+    "Planned": "dufl.learning.fedprox",
     "PluginError": "dufl.errors",
-    "Run": "dufl.experiment.train",
-    "Uniform": "dufl.game.population",
-    "best_response": "dufl.game.client",
+    "Record": "dufl.learning.feddyn",
+    "Run": "dufl.experiment.sweep",
+    "TensorBoard": "dufl.experiment.callbacks",
+    "Training": "dufl.learning.settings",
+    "Uniform": "dufl.game.plan",
+    "Update": "dufl.learning.algorithm",
+    "best_response": "dufl.game.certificate",
     "certify": "dufl.game.plan",
     "certify_profile": "dufl.game.certificate",
-    "convergence_weights": "dufl.game.parameters",
+    "compare": "dufl.experiment.callbacks",
+    "convergence_weights": "dufl.game.leader",
+    "dufl.errors": "dufl.data.datasets",
+    "dufl.experiment.compare": "dufl.experiment.callbacks",
+    "dufl.experiment.sections": "dufl.experiment.config",
+    "dufl.experiment.train": "dufl.experiment.sweep",
+    "dufl.game.client": "dufl.game.certificate",
+    "dufl.game.parameters": "dufl.game.leader",
+    "dufl.game.population": "dufl.game.plan",
+    "dufl.learning.fedavg": "dufl.learning.algorithm",
+    "dufl.learning.federation": "dufl.learning.feddyn",
+    "dufl.learning.policies": "dufl.learning.fedprox",
     "equilibrium": "dufl.game.plan",
-    "load_config": "dufl.experiment.config:load",
+    "from": "dufl.learning.fedprox",
+    "grid": "dufl.experiment.callbacks",
+    "import": "dufl.learning.fedprox",
     "solve": "dufl.game.plan",
-    "train": "dufl.experiment.train",
+    "sweep": "dufl.experiment.sweep",
+    "train": "dufl.experiment.sweep",
 }
 
 __all__ = [
     "Algorithm1Options",
+    "Callback",
     "CapacityError",
+    "Cell",
     "Certificate",
     "CertificateError",
     "Clients",
-    "Config",
+    "Comparison",
+    "Data",
+    "Dataset",
     "DuflError",
+    "EarlyStopping",
+    "Experiment",
+    "FedAvg",
+    "FedDyn",
+    "FedProx",
     "Game",
     "InputError",
+    "Leader",
+    "LocalPenalty",
     "LogNormal",
     "NegativeUtilityWarning",
+    "Offer",
     "Plan",
+    "Planned",
     "PluginError",
+    "Record",
     "Run",
+    "TensorBoard",
+    "Training",
     "Uniform",
+    "Update",
+    "(",
     "best_response",
     "certify",
     "certify_profile",
+    "compare",
     "convergence_weights",
+    "dufl.errors",
+    "dufl.experiment.compare",
+    "dufl.experiment.sections",
+    "dufl.experiment.train",
+    "dufl.game.client",
+    "dufl.game.parameters",
+    "dufl.game.population",
+    "dufl.learning.fedavg",
+    "dufl.learning.federation",
+    "dufl.learning.policies",
     "equilibrium",
-    "load_config",
+    "from",
+    "grid",
+    "import",
     "solve",
+    "sweep",
     "train",
 ]
 
@@ -100,8 +175,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its home when it is first used, so that `import dufl` is instant."""
     if name not in _HOMES:
         raise AttributeError(f"module 'dufl' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute or name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

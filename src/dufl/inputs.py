@@ -6,7 +6,7 @@ Pydantic finds the faults; this module words them as ``field must be rule, got v
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -84,6 +84,10 @@ class Inputs(BaseModel):
         except ValidationError as error:
             raise input_error(error, type(self)) from None
 
+    def replace(self, **changes: Any) -> Self:
+        """The same with some fields changed, everything checked again."""
+        return type(self)(**({name: getattr(self, name) for name in type(self).model_fields} | changes))
+
 
 def input_error(invalid: ValidationError, model: type[BaseModel]) -> InputError:
     """The first error of a validation, with field, rule and value."""
@@ -102,9 +106,14 @@ def input_error(invalid: ValidationError, model: type[BaseModel]) -> InputError:
 
 def unknown_key(key: str, known: Mapping[str, object], where: str = "") -> str:
     """The sentence for a key that does not exist, with the nearest one that does."""
-    near = nearest(key, known)
-    advice = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+    advice = did_you_mean(key, known) or f"known are {', '.join(known)}"
     return f"unknown key {shown(key)}{where}: {advice}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the known name nearest to this one; empty if none is near."""
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else ""
 
 
 def nearest(key: str, known: Iterable[str], likeness: float = 0.5) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from command_line import GREEDY, SMALL, told
 from dufl.errors import InputError
-from dufl.experiment.sections import DataSection
+from dufl.experiment.sections import Data
 from results import reseal
 
 DUFL = Path(sys.executable).with_name("dufl")
@@ -231,7 +231,7 @@ def test_what_a_dataset_function_returns(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / f"own_data_{name}.py").write_text(head + body)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError) as caught:
-        DataSection(dataset=f"own_data_{name}:load").load()
+        Data(dataset=f"own_data_{name}:load").load()
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     if "Dataset(" not in made:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from command_line import CNN, LONG, RUN, SMALL, children, told
-from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.learning.federation import Federation
+from loading import load
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import pytest
 
 import dufl
 from command_line import GREEDY, RUN, SMALL, assert_sentence, files, told, write_dataset
-from dufl.experiment.config import load
 from dufl.experiment.train import train
+from loading import load, pausing
 
 
 def test_train_for_people(dufl_command: Any) -> None:
@@ -75,7 +75,7 @@ def test_an_own_dataset_policy_and_module(
 
 def test_resume_takes_the_configuration_of_the_run(dufl_command: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = train(load(None, SMALL), out).summary()
+    first = train(load(None, SMALL), out=out).summary()
     before = files(out)
     code, again, err = dufl_command("train", "--resume", "--out", str(out), "--json")
     assert (code, err) == (0, "")
@@ -90,7 +90,7 @@ def test_resume_goes_on_after_a_stop(dufl_command: Any, tmp_path: Path) -> None:
     """The first rounds are there, the last are not: as after a kill."""
     out, seen = tmp_path / "run", list[Any]()
     config = load(None, [*SMALL, "game.num_rounds=8", "checkpoint_every=3"])
-    train(config, out, watch=seen.append, stop=lambda: len(seen) >= 4)
+    train(config, out=out, callbacks=[pausing(lambda: len(seen) >= 4), seen.append])
     assert not (out / "summary.json").exists()
     code, shown, _ = dufl_command("train", "--resume", "--out", str(out), "--json")
     assert code == 0
@@ -114,7 +114,7 @@ def test_resume_with_a_relative_dataset(
 
 def test_resume_with_another_number_of_workers(dufl_command: Any, tmp_path: Path) -> None:
     """The result does not depend on it, so it alone may be given."""
-    train(load(None, SMALL), tmp_path / "run")
+    train(load(None, SMALL), out=tmp_path / "run")
     arguments = told("training.workers=1", "checkpoint_every=2")
     code, _, err = dufl_command("train", *arguments, "--resume", "--out", str(tmp_path / "run"))
     assert (code, err) == (0, "")
@@ -122,7 +122,7 @@ def test_resume_with_another_number_of_workers(dufl_command: Any, tmp_path: Path
 
 def test_refused_to_go_on(dufl_command: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(load(None, SMALL), out)
+    train(load(None, SMALL), out=out)
     before = files(out)
     code, shown, err = dufl_command(
         "train", *told(*SMALL, "training.local_epochs=2"), "--resume", "--out", str(out)
@@ -171,7 +171,7 @@ def test_a_damaged_run_is_refused(
 ) -> None:
     """One sentence that names the file; nothing is changed."""
     out = tmp_path / "run"
-    train(load(None, SMALL), out)
+    train(load(None, SMALL), out=out)
     if content is None:
         (out / name).unlink()
     else:

@@ -20,7 +20,7 @@ def pool() -> Samples:
     return Samples(generator.integers(0, 256, (700, 1, 5, 5), dtype=np.uint8), np.arange(700) % 10)
 
 
-@pytest.mark.parametrize("skew", [None, 0.5])
+@pytest.mark.parametrize("dirichlet_alpha", [None, 0.5])
 @pytest.mark.parametrize("discard", ["uniform", "oldest"])
 def test_references_stand_for_samples(dirichlet_alpha: float | None, discard: str) -> None:
     samples = pool()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dufl import Clients, Game, InputError, LogNormal, Uniform
 from dufl.cli.init import EXAMPLE
 from dufl.experiment import keys
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Experiment
+from loading import load
 
 
 def write(folder: Path, text: str) -> Path:
@@ -372,7 +373,7 @@ def assert_accepted_or_refused(path: Path) -> None:
         config = load(path)
     except InputError:
         return
-    assert isinstance(config, Config)
+    assert isinstance(config, Experiment)
     assert config.game.clients.size >= 1
 
 

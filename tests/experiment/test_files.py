@@ -16,15 +16,14 @@ import pytest
 
 from command_line import SMALL, assert_sentence, files, told
 from dufl.errors import DuflError, InputError
-from dufl.experiment.arrays import write_plan_arrays
-from dufl.experiment.config import load
 from dufl.experiment.files import replacing, to_json, write_text
 from dufl.experiment.output import COMPARISON, PLAN, SWEEP, Manifest, check_file, check_output, writing
+from dufl.experiment.plan_directory import read_offer, read_plan, write_plan_arrays
 from dufl.experiment.run_directory import RunDirectory, read_metrics
 from dufl.experiment.train import train
 from dufl.flower.ledger import Claim, Ledger
-from dufl.report.plan_files import read_offer, read_plan
 from federations import facts, small
+from loading import load, pausing
 from reports import make_run
 
 FEW = ("--set", "num_rounds=6", "--set", "clients.count=3")
@@ -81,7 +80,7 @@ def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
-    train(small(), tmp_path / "run")
+    train(small(), out=tmp_path / "run")
     assert len({found.stat().st_mode for found in (tmp_path / "run").iterdir()}) == 1
 
 
@@ -138,7 +137,7 @@ def test_files_are_durable_before_they_have_their_name(
     ]
     assert done[1:] == [("rename", str(tmp_path / "file")), ("sync", str(tmp_path))]
     done.clear()
-    train(small("checkpoint_every=4"), tmp_path / "run")
+    train(small("checkpoint_every=4"), out=tmp_path / "run")
     for place, (what, where) in enumerate(done):  # a checkpoint may not know of rounds that are not safe yet
         if what == "rename" and where.endswith("checkpoint.npz"):
             assert any(w == "sync" and p.endswith("metrics.jsonl") for w, p in done[place - 3 : place])
@@ -252,7 +251,7 @@ def test_an_empty_name_is_no_folder(
 def test_an_empty_name_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="--out must be the name of a directory"):
-        train(small(), "")
+        train(small(), out="")
     assert not files(tmp_path)
 
 
@@ -355,11 +354,11 @@ def test_force_over_a_run_and_back(dufl_command: Any, tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path: Path) -> None:
     """It could be left over in a directory that was forced to hold another run."""
     out, seen = tmp_path / "run", list[Any]()
-    train(small("training.seed=9", "checkpoint_every=1"), out)
+    train(small("training.seed=9", "checkpoint_every=1"), out=out)
     with writing(out, SWEEP, force=True):
         pass
     config = small("checkpoint_every=50")
-    train(config, out, force=True, watch=seen.append, stop=lambda: False)
+    train(config, out=out, force=True, callbacks=[pausing(lambda: False), seen.append])
     assert [facts(record) for record in seen] == [facts(record) for record in train(config).records]
 
 
@@ -498,23 +497,27 @@ def test_metrics_that_are_lost_during_a_run_are_written_again(tmp_path: Path, da
                 path.write_bytes(b"" if damage == "emptied" else whole[: len(whole) // 2])
 
     config = small("checkpoint_every=3")
-    run = train(config, tmp_path / "run", watch=watch)
+    run = train(config, out=tmp_path / "run", callbacks=[watch])
     assert [facts(record) for record in read_metrics(tmp_path / "run")] == [facts(r) for r in run.records]
-    again = train(config, tmp_path / "run", resume=True)
+    again = train(config, out=tmp_path / "run", resume=True)
     assert [facts(record) for record in again.records] == [facts(record) for record in run.records]
 
 
 @pytest.mark.parametrize("name", ["config.toml", "environment.json", "plan.npz"])
 def test_a_run_that_loses_a_file_says_so(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=rf"{name} cannot be read: No such file"):
-        train(small(), tmp_path / "run", watch=lambda _: (tmp_path / "run" / name).unlink(missing_ok=True))
+        train(
+            small(),
+            out=tmp_path / "run",
+            callbacks=[lambda _: (tmp_path / "run" / name).unlink(missing_ok=True)],
+        )
     assert RunDirectory(tmp_path / "run").summary is None
     assert (tmp_path / "run/checkpoint.npz").exists()
 
 
 def test_a_manifest_that_is_lost_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "run/manifest.json"
-    train(small(), tmp_path / "run", watch=lambda _: path.unlink(missing_ok=True))
+    train(small(), out=tmp_path / "run", callbacks=[lambda _: path.unlink(missing_ok=True)])
     assert RunDirectory(tmp_path / "run").summary is not None
 
 
@@ -551,7 +554,7 @@ def test_no_byte_of_a_plan_changes_unseen(tmp_path: Path) -> None:
 
 def test_no_byte_of_a_checkpoint_changes_unseen(dufl_command: Any, tmp_path: Path) -> None:
     out, seen = tmp_path / "run", list[Any]()
-    train(small("checkpoint_every=1"), out, watch=seen.append, stop=lambda: len(seen) >= 4)
+    train(small("checkpoint_every=1"), out=out, callbacks=[pausing(lambda: len(seen) >= 4), seen.append])
     path, place = out / "checkpoint.npz", RunDirectory(out)
     with np.load(path) as arrays:  # it is an .npz like any other
         assert int(arrays["round"]) == 5
@@ -569,22 +572,22 @@ def test_no_byte_of_a_checkpoint_changes_unseen(dufl_command: Any, tmp_path: Pat
     assert_sentence(err)
     assert "checkpoint.npz must be an undamaged checkpoint: it is cut short" in err
     path.write_bytes(whole)
-    rest = train(small(), out, resume=True)
+    rest = train(small(), out=out, resume=True)
     assert [facts(record) for record in rest.records] == [facts(record) for record in train(small()).records]
 
 
 def test_without_a_checkpoint_a_run_begins_again(tmp_path: Path) -> None:
     out, seen = tmp_path / "run", list[Any]()
-    train(small("checkpoint_every=1"), out, watch=seen.append, stop=lambda: len(seen) >= 4)
+    train(small("checkpoint_every=1"), out=out, callbacks=[pausing(lambda: len(seen) >= 4), seen.append])
     (out / "checkpoint.npz").unlink()
-    rest = train(small(), out, resume=True)
+    rest = train(small(), out=out, resume=True)
     assert [facts(record) for record in rest.records] == [facts(record) for record in train(small()).records]
 
 
 @pytest.mark.parametrize("over", [True, False])
 def test_no_byte_of_the_metrics_changes_unseen(tmp_path: Path, over: bool) -> None:
     out, seen = tmp_path / "run", list[Any]()
-    train(small(), out, watch=seen.append, stop=lambda: not over and len(seen) >= 3)
+    train(small(), out=out, callbacks=[pausing(lambda: not over and len(seen) >= 3), seen.append])
     place = RunDirectory(out)
     path = out / "metrics.jsonl"
     whole = path.read_bytes()
@@ -608,7 +611,7 @@ def test_no_byte_of_the_metrics_changes_unseen(tmp_path: Path, over: bool) -> No
 
 def test_a_run_prints_in_a_line(tmp_path: Path) -> None:
     config, seen = small(), list[Any]()
-    run = train(config, tmp_path / "run", watch=seen.append, stop=lambda: len(seen) >= 2)
+    run = train(config, out=tmp_path / "run", callbacks=[pausing(lambda: len(seen) >= 2), seen.append])
     said = f"Run(digits, logistic, fedavg, dufl: 3 of 8 rounds, accuracy {100 * run.accuracy:.2f} %"
     assert repr(run) == f"{said}, in {tmp_path / 'run'})"
     assert str(train(config)).startswith("Run(digits, logistic, fedavg, dufl: 8 of 8 rounds, accuracy ")

@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.config import load
-from dufl.experiment.planning import pinned
+from dufl.experiment.callbacks import TensorBoard
 from dufl.experiment.run_directory import RunDirectory, read_metrics
 from dufl.experiment.train import Run, train
 from federations import SMALL, facts, small
+from loading import load, pausing
 
 LONGER = ("game.num_rounds=40", "checkpoint_every=7", "training.algorithm=feddyn", "client_dropout=0.1")
 
@@ -33,7 +33,7 @@ def assert_same_run(one: Run, two: Run) -> None:
 
 def test_a_run_directory(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = train(small("checkpoint_every=3"), out)
+    run = train(small("checkpoint_every=3"), out=out)
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("config.toml", "environment.json", "plan.npz", "metrics.jsonl"),
@@ -65,7 +65,7 @@ def test_the_saved_model_is_torch_s(tmp_path: Path) -> None:
     from dufl.data.datasets import load_dataset
     from dufl.learning.models import build
 
-    run = train(small(), tmp_path / "run")
+    run = train(small(), out=tmp_path / "run")
     model = build("logistic", (1, 8, 8), 10)
     model.load_state_dict(
         {n: torch.from_numpy(w) for n, w in load_file(tmp_path / "run/model.safetensors").items()}
@@ -76,25 +76,27 @@ def test_the_saved_model_is_torch_s(tmp_path: Path) -> None:
 
 
 def test_without_a_directory_the_result_is_the_same(tmp_path: Path) -> None:
-    assert_same_run(train(small()), train(small(), tmp_path / "run"))
+    assert_same_run(train(small()), train(small(), out=tmp_path / "run"))
 
 
 def test_watching_and_stopping(tmp_path: Path) -> None:
     whole, seen = train(small(*LONGER)), list[Any]()
-    part = train(small(*LONGER), tmp_path / "run", watch=seen.append, stop=lambda: len(seen) == 10)
+    part = train(
+        small(*LONGER), out=tmp_path / "run", callbacks=[pausing(lambda: len(seen) == 10), seen.append]
+    )
     assert not part.finished
     assert len(part.records) in (10, 11)
     assert not (tmp_path / "run/summary.json").exists()
     seen = []
-    rest = train(small(*LONGER), tmp_path / "run", resume=True, watch=seen.append)
+    rest = train(small(*LONGER), out=tmp_path / "run", resume=True, callbacks=[seen.append])
     assert len(seen) == 40
     assert_same_run(rest, whole)
 
 
 def test_resuming_a_run_that_is_over(tmp_path: Path) -> None:
-    first = train(small(), tmp_path / "run")
+    first = train(small(), out=tmp_path / "run")
     before = (tmp_path / "run/metrics.jsonl").read_bytes()
-    again = train(small(), tmp_path / "run", resume=True)
+    again = train(small(), out=tmp_path / "run", resume=True)
     assert_same_run(first, again)
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
@@ -102,7 +104,7 @@ def test_resuming_a_run_that_is_over(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from dufl.experiment.config import load
+from loading import load
 from dufl.experiment.train import train
 train(load(None, sys.argv[2:]), Path(sys.argv[1]), resume=True)
 """
@@ -115,7 +117,7 @@ def start(out: Path, *changes: str, **options: Any) -> subprocess.Popen[bytes]:
 
 def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
     told = (*LONGER, "game.num_rounds=120")
-    whole = train(small(*told), tmp_path / "whole")
+    whole = train(small(*told), out=tmp_path / "whole")
     out, kills = tmp_path / "killed", 0
     generator = np.random.default_rng(0)
     for _ in range(200):
@@ -133,7 +135,7 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
             break
         assert process.returncode == -signal.SIGKILL, said
     assert kills >= 2
-    assert_same_run(train(small(*told), out, resume=True), whole)
+    assert_same_run(train(small(*told), out=out, resume=True), whole)
     one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("whole", "killed"))
     assert one["fingerprint"] == two["fingerprint"]
 
@@ -146,27 +148,27 @@ def rounds_in(out: Path) -> int:
 def test_a_line_cut_short_is_made_good(tmp_path: Path) -> None:
     whole, out = train(small("checkpoint_every=3")), tmp_path / "run"
     seen: list[Any] = []
-    train(small("checkpoint_every=3"), out, watch=seen.append, stop=lambda: len(seen) >= 4)
+    train(small("checkpoint_every=3"), out=out, callbacks=[pausing(lambda: len(seen) >= 4), seen.append])
     with (out / "metrics.jsonl").open("a") as stream:
         stream.write('{"round": 5, "acc')
-    assert_same_run(train(small("checkpoint_every=3"), out, resume=True), whole)
+    assert_same_run(train(small("checkpoint_every=3"), out=out, resume=True), whole)
 
 
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(small(), out)
+    train(small(), out=out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(
         InputError,
         match=r"another configuration: game.num_rounds was 8, is 9; training.local_epochs was 2, is 3",
     ):
-        train(small("training.local_epochs=3", "game.num_rounds=9"), out, resume=True)
+        train(small("training.local_epochs=3", "game.num_rounds=9"), out=out, resume=True)
     with pytest.raises(InputError, match=r"training.seed was 0, is 1"):
-        train(small("training.seed=1"), out)
+        train(small("training.seed=1"), out=out)
     with pytest.raises(InputError, match=r"holds a run already: add --resume"):
-        train(small(), out)
+        train(small(), out=out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    train(small("workers=1", "checkpoint_every=2"), out, resume=True)  # these change no result
+    train(small("workers=1", "checkpoint_every=2"), out=out, resume=True)  # these change no result
 
 
 def test_other_clients_in_the_file_are_refused(tmp_path: Path) -> None:
@@ -175,43 +177,43 @@ def test_other_clients_in_the_file_are_refused(tmp_path: Path) -> None:
     )
     told = tmp_path / "f.toml"
     told.write_text('[clients]\nfile = "c.csv"\n[game]\nnum_rounds = 3\n[training]\nepochs = 1\n')
-    train(load(told), tmp_path / "run")
+    train(load(told), out=tmp_path / "run")
     (tmp_path / "c.csv").write_text(
         "initial_volume,collection_cost,training_cost\n50,1e-3,1e-5\n61,1e-3,1e-5\n"
     )
     with pytest.raises(InputError, match="the clients in the file are others"):
-        train(load(told), tmp_path / "run", resume=True)
-    train(load(tmp_path / "run" / "config.toml"), tmp_path / "run", resume=True)
+        train(load(told), out=tmp_path / "run", resume=True)
+    train(load(tmp_path / "run" / "config.toml"), out=tmp_path / "run", resume=True)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     out, seen = tmp_path / "run", list[Any]()
-    train(small("checkpoint_every=1"), out, watch=seen.append, stop=lambda: len(seen) >= 4)
+    train(small("checkpoint_every=1"), out=out, callbacks=[pausing(lambda: len(seen) >= 4), seen.append])
     whole = (out / "checkpoint.npz").read_bytes()
     (out / "checkpoint.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"checkpoint.npz must be an undamaged checkpoint"):
-        train(small("checkpoint_every=1"), out, resume=True)
+        train(small("checkpoint_every=1"), out=out, resume=True)
     (out / "checkpoint.npz").write_bytes(whole)
     kept = (out / "metrics.jsonl").read_text()
     for nonsense in ("nonsense\n{}\n", "{}\n{}\n", "[]\n[]\n", '{"loss": 1}\n\n'):
         (out / "metrics.jsonl").write_text(nonsense)
         with pytest.raises(InputError, match=r"metrics.jsonl must be the metrics of a run: line 1"):
-            train(small("checkpoint_every=1"), out, resume=True)
+            train(small("checkpoint_every=1"), out=out, resume=True)
     (out / "metrics.jsonl").write_text(kept)
-    train(small("checkpoint_every=1"), out, resume=True)
+    train(small("checkpoint_every=1"), out=out, resume=True)
     for name in ("model.safetensors", "summary.json", "environment.json", "config.toml"):
         whole = (out / name).read_bytes()
         (out / name).write_text("nonsense")
         with pytest.raises(InputError, match=rf"{name} must be as the training run has written it"):
-            RunDirectory(out).load(), RunDirectory(out).environment(), train(small(), out, resume=True)
+            RunDirectory(out).load(), RunDirectory(out).environment(), train(small(), out=out, resume=True)
         (out / name).write_bytes(whole)
-    train(small("checkpoint_every=1"), out, resume=True)
+    train(small("checkpoint_every=1"), out=out, resume=True)
 
 
 def test_two_processes_in_one_directory(tmp_path: Path) -> None:
     place = RunDirectory(tmp_path / "run")
     with place.locked(), pytest.raises(InputError, match="must be free, but another process trains in it"):
-        train(small(), tmp_path / "run")
+        train(small(), out=tmp_path / "run")
 
 
 def _small_files() -> None:
@@ -231,7 +233,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert not [path for path in out.iterdir() if path.name.startswith(".") and path.name != ".lock"]
     with np.load(out / "checkpoint.npz") as checkpoint:
         assert 0 < int(checkpoint["round"]) < 200
-    assert_same_run(train(small(*changes), out, resume=True), train(small(*changes)))
+    assert_same_run(train(small(*changes), out=out, resume=True), train(small(*changes)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a real full disk needs root, to mount one")
@@ -243,7 +245,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
     try:
         with pytest.raises(DuflError, match=r"No space left on device: '.*'; the last checkpoint is whole"):
-            train(small("game.num_rounds=300", "checkpoint_every=5"), disk / "run")
+            train(small("game.num_rounds=300", "checkpoint_every=5"), out=disk / "run")
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -251,14 +253,14 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 def test_options_that_need_a_directory() -> None:
     with pytest.raises(InputError, match=r"^out must be given with resume=True$"):
         train(small(), resume=True)
-    with pytest.raises(InputError, match=r"^out must be given with tensorboard=True$"):
-        train(small(), tensorboard=True)
+    with pytest.raises(InputError, match=r"^out must be given with TensorBoard"):
+        train(small(), callbacks=[TensorBoard()])
 
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = train(small(), tmp_path / "run", tensorboard=True)
+    run = train(small(), out=tmp_path / "run", callbacks=[TensorBoard()])
     events = reader.EventAccumulator(str(tmp_path / "run")).Reload()
     seen = [(event.step, event.value) for event in events.Scalars("accuracy")]
     assert seen == [(r.round, pytest.approx(r.accuracy, abs=1e-6)) for r in run.records]
@@ -266,8 +268,8 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 def test_an_infinite_cost_is_written_as_json_and_read_back(tmp_path: Path) -> None:
     """Nobody holds anything from round 1 on."""
-    config = pinned(small(), 0.0, 0.0)
-    run = train(config, tmp_path / "run")
+    config = small().fixed(0.0, 0.0)
+    run = train(config, out=tmp_path / "run")
     assert np.isinf(run.records[-1].server_cost)
     assert read_metrics(tmp_path / "run") == run.records
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -278,4 +280,4 @@ def test_an_infinite_cost_is_written_as_json_and_read_back(tmp_path: Path) -> No
     ]
     RunDirectory(tmp_path / "run").cut(len(lines))
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == text
-    assert train(config, tmp_path / "run", resume=True).records == run.records
+    assert train(config, out=tmp_path / "run", resume=True).records == run.records

@@ -19,7 +19,6 @@ import pytest
 from command_line import SMALL, assert_sentence, files, write_dataset
 from dufl.errors import InputError
 from dufl.experiment import metrics
-from dufl.experiment.config import load
 from dufl.experiment.files import to_json, write_text
 from dufl.experiment.output import PLAN, writing
 from dufl.experiment.run_directory import RunDirectory
@@ -27,6 +26,7 @@ from dufl.flower.ledger import Claim, Ledger
 from dufl.learning.federation import Record
 from dufl.web.choices import Question, beginning
 from dufl.web.source import begin, uploaded
+from loading import load
 from reports import make_run, report
 from results import change_lines, reseal
 

@@ -11,12 +11,12 @@ from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from dufl.errors import InputError
-from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.flower import messages
 from dufl.game.plan import solve
 from dufl.learning.algorithm import LocalPenalty
 from flower_grid import SMALL, Answer, Run, in_cents, is_training
+from loading import load
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])

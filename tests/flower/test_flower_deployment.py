@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from dufl.data.durable import DurableBuffer
-from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
 from dufl.flower.ledger import Entry, Ledger
 from flower_processes import DEPLOY, run, script, with_home
+from loading import load
 from reports import report
 
 SMALL = ("game.num_rounds=3", "clients.initial_volume=60", "training.local_epochs=2")

@@ -10,10 +10,10 @@ import pytest
 from flwr.app import Message
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.flower import messages, nodes
 from flower_grid import SMALL, Answer, Run, in_cents, is_training
+from loading import load
 
 
 def lie(reply: Message, **more: int) -> None:

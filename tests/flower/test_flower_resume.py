@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.flower import checkpoint, messages
 from dufl.flower.app import ServerSettings, client_app, server_app
 from flower_grid import SMALL, Answer, InProcessGrid, Meddle, Run, is_training
+from loading import load
 
 
 class KilledError(Exception):

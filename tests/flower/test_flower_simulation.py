@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from command_line import told
-from dufl.experiment.config import load
 from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
 from dufl.flower.ledger import Ledger
+from loading import load
 
 CHANGES = ("game.num_rounds=10", "clients.count=15", "clients.initial_volume=200", "training.local_epochs=5")
 

@@ -12,6 +12,7 @@ from dufl.learning.algorithm import Algorithm, LocalPenalty, Mean, Update, Vecto
 from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
+from dufl.learning.settings import Training
 
 NOTHING = np.zeros(0, np.float32)
 vectors = arrays(np.float32, 5, elements=st.floats(-10, 10, width=32))
@@ -44,7 +45,7 @@ OPTIMUM = np.linalg.solve(sum(c.matrix for c in CLIENTS), sum(c.matrix @ c.centr
 
 def rounds(algorithm: Algorithm, count: int, steps: int = 50) -> Iterator[Vector]:
     weights = np.zeros(5, np.float32)
-    state = algorithm.init(weights, len(CLIENTS))
+    state = algorithm.init(weights, len(CLIENTS), Training())
     for _ in range(count):
         answers = [
             update(k, client.train(weights, algorithm.penalty(state, k), steps))
@@ -79,7 +80,7 @@ def test_fedprox_without_weight_is_fedavg() -> None:
 def test_feddyn_state_sums_as_its_paper_says(taking_part: float) -> None:
     generator = np.random.default_rng(0)
     algorithm, weights = FedDyn(0.3), np.zeros(5, np.float32)
-    state = algorithm.init(weights, len(CLIENTS))
+    state = algorithm.init(weights, len(CLIENTS), Training())
     for _ in range(30):
         called = np.flatnonzero(generator.random(len(CLIENTS)) < taking_part).tolist()
         before = dict(state)
@@ -99,7 +100,7 @@ def test_feddyn_state_sums_as_its_paper_says(taking_part: float) -> None:
 
 def test_feddyn_gradients_are_gradients_when_clients_train_to_the_end() -> None:
     algorithm, weights = FedDyn(0.5), np.zeros(5, np.float32)
-    state = algorithm.init(weights, len(CLIENTS))
+    state = algorithm.init(weights, len(CLIENTS), Training())
     answers = []
     for _ in range(3):
         answers = [
@@ -130,7 +131,7 @@ def test_equal_updates_give_themselves_bit_for_bit(vector: Vector, volumes: list
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedProx(), FedDyn()])
 def test_nobody_answers_and_nothing_changes(algorithm: Algorithm) -> None:
     weights = np.arange(5, dtype=np.float32)
-    state = algorithm.init(weights, 3)
+    state = algorithm.init(weights, 3, Training())
     after, still = algorithm.apply(state, weights, [])
     np.testing.assert_array_equal(after, weights)
     assert still == state
@@ -139,7 +140,7 @@ def test_nobody_answers_and_nothing_changes(algorithm: Algorithm) -> None:
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedProx(), FedDyn()])
 def test_what_is_given_is_not_changed(algorithm: Algorithm) -> None:
     weights = np.ones(5, np.float32)
-    state = algorithm.init(weights, 2)
+    state = algorithm.init(weights, 2, Training())
     _, state = algorithm.apply(state, weights, [update(0, 2 * weights), update(1, -weights)])
     kept = {name: vector.copy() for name, vector in state.items()}
     answer = update(0, 3 * weights)

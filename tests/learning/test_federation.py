@@ -33,7 +33,7 @@ def play(*changes: str, rounds: int | None = None) -> tuple[Federation, list[dic
 def test_one_client_and_fedavg_is_plain_sgd() -> None:
     changes = (
         "clients.count=1",
-        "training.policy=static",
+        "policy=static",
         "data.noise_scale=0",
         "training.local_epochs=3",
         "game.num_rounds=4",
@@ -65,8 +65,8 @@ def test_without_time_sensitivity_dufl_is_static_bit_for_bit() -> None:
         "clients.initial_volume=1000",
         "game.num_rounds=100",
     )
-    one, first = play(*changes, "training.policy=dufl", rounds=10)
-    two, second = play(*changes, "training.policy=static", rounds=10)
+    one, first = play(*changes, "policy=dufl", rounds=10)
+    two, second = play(*changes, "policy=static", rounds=10)
     np.testing.assert_array_equal(one.weights, two.weights)
     assert first == second
     assert first[-1]["payment"] == 0
@@ -133,7 +133,7 @@ def test_buffers_follow_the_plan() -> None:
 
 
 def test_static_buffers_only_get_old() -> None:
-    _, records = play("training.policy=static", "clients.initial_staleness=2.5")
+    _, records = play("policy=static", "clients.initial_staleness=2.5")
     assert [r["mean_age"] for r in records] == [2.5 + t for t in range(8)]
     assert [r["planned_staleness"] for r in records] == [2.5 + t for t in range(8)]
     assert {r["total_volume"] for r in records} == {480}
@@ -145,8 +145,8 @@ def test_static_buffers_only_get_old() -> None:
 
 def test_data_update_helps() -> None:
     changes = ("game.time_sensitivity=1.25", "game.num_rounds=30", "training.local_epochs=20")
-    _, static = play(*changes, "training.policy=static")
-    _, fresh = play(*changes, "training.policy=dufl")
+    _, static = play(*changes, "policy=static")
+    _, fresh = play(*changes, "policy=dufl")
     assert static[-1]["accuracy"] < 0.62
     assert fresh[-1]["accuracy"] > static[-1]["accuracy"] + 0.1
 
@@ -164,14 +164,14 @@ def test_participation_and_dropout() -> None:
 
 
 def test_small_and_empty_buffers() -> None:
-    federation, records = play("clients.initial_volume=[3,0.2,200,70]", "training.policy=static", rounds=2)
+    federation, records = play("clients.initial_volume=[3,0.2,200,70]", "policy=static", rounds=2)
     assert records[0]["volumes"] == [3, 0, 200, 70]
     assert records[0]["participants"] == 3
     assert np.isfinite(federation.weights).all()
 
 
 def test_all_buffers_empty() -> None:
-    config = small("training.policy=static")
+    config = small("policy=static")
     policy = Planned(equilibrium(config.game, payment=0.0, conservation_rate=0.0), 0)
     federation, engine = federation_of(config, policy=policy)
     records = [federation.play() for _ in range(3)]
@@ -254,13 +254,13 @@ class Broken(Refresh):
 
 
 def test_a_policy_by_import_path() -> None:
-    _, records = play("training.policy=test_federation:Refresh")
+    _, records = play("policy=test_federation:Refresh")
     assert records[1]["volumes"] == [50, 51, 52, 53]
     assert [r["mean_age"] for r in records[:5]] == [1, 1, 2, 1, 2]
     assert records[3]["payment"] == 30
     assert records[3]["planned_staleness"] is None
     with pytest.raises(InputError, match=r"step of client 0 in round 0 must be integers in .*, got -1"):
-        play("training.policy=test_federation:Broken")
+        play("policy=test_federation:Broken")
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_a_policy_by_import_path() -> None:
 )
 def test_bad_policies(path: str, message: str) -> None:
     with pytest.raises((InputError, PluginError), match=message):
-        play(f"training.policy={path}")
+        play(f"policy={path}")
 
 
 def test_nothing_is_copied_for_a_thousand_clients() -> None:
-    config = small("clients.count=1000", "clients.initial_volume=200", "training.policy=static")
+    config = small("clients.count=1000", "clients.initial_volume=200", "policy=static")
     federation, engine = federation_of(config)
     held = sum(buffer._features.nbytes for buffer in buffers_of(federation))
     engine.close()

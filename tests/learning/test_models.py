@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from dufl.learning.model_names import KNOWN_MODELS, check_name
 from torch import nn
 from torch.nn import functional
 
 from dufl.data.datasets import load_dataset
 from dufl.errors import InputError, PluginError
-from dufl.learning.model_names import KNOWN_MODELS, check_name
 from dufl.learning.models import OURS, build
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]

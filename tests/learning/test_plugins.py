@@ -15,6 +15,7 @@ from dufl.learning.engine import Engine, Score
 from dufl.learning.federation import Federation
 from dufl.learning.task import Task
 from federations import facts, federation_of, small
+from loading import pausing
 
 HERE = "test_plugins"
 
@@ -296,8 +297,8 @@ def test_states_that_a_checkpoint_can_hold(kind: Any, tmp_path: Path) -> None:
     change = returning(init=state, apply=lambda weights: (weights, state))
     seen: list[Any] = []
     config = small(change, "game.num_rounds=3")
-    train(config, tmp_path / "run", watch=seen.append, stop=lambda: len(seen) >= 1)
-    assert train(config, tmp_path / "run", resume=True).finished
+    train(config, out=tmp_path / "run", callbacks=[pausing(lambda: len(seen) >= 1), seen.append])
+    assert train(config, out=tmp_path / "run", resume=True).finished
 
 
 class Degenerates(Plain):
@@ -320,13 +321,13 @@ def test_a_state_that_goes_bad_leaves_the_last_good_checkpoint(tmp_path: Path) -
         f"^algorithm '{HERE}:Degenerates': 'round' in the state must be a NumPy array of numbers, got .*obj"
     )
     with pytest.raises(InputError, match=says):
-        train(config, tmp_path / "run")
+        train(config, out=tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint.npz").read_bytes()
     with np.load(tmp_path / "run" / "checkpoint.npz") as kept:
         assert int(kept["round"]) == 2
         assert kept["algorithm round"].tolist() == [2]
     with pytest.raises(InputError, match=says):
-        train(config, tmp_path / "run", resume=True)
+        train(config, out=tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "checkpoint.npz").read_bytes() == before
 
 
@@ -591,7 +592,7 @@ def test_a_model_that_fails_later(name: str, says: str) -> None:
 
     def use() -> None:
         model = LocalModel(settings, "cpu", (1, 8, 8), 10)
-        weights, model_buffers = model.train(*model.state(), features, task)
+        weights, model_buffers, _ = model.train(*model.state(), features, task)
         model.evaluate(weights, model_buffers, features, numbers)
 
     with pytest.raises(DuflError, match=says) as caught:

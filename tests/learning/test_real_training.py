@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dufl.data.datasets import load_dataset
-from dufl.experiment.config import load
 from dufl.experiment.train import train
+from loading import load
 from real_data import real
 
 PROTOTYPE = {
@@ -21,7 +21,7 @@ CELLS = [(name, *cell, accuracy) for name, cells in PROTOTYPE.items() for cell, 
 @pytest.mark.parametrize(("name", "policy", "sigma", "accuracy"), CELLS)
 def test_accuracy_is_the_prototype_s(name: str, policy: str, sigma: float, accuracy: float) -> None:
     dataset = load_dataset(name, real(name))
-    changes = (f"time_sensitivity={sigma}", f"training.policy={policy}", f"data.dataset={name}")
+    changes = (f"time_sensitivity={sigma}", f"policy={policy}", f"data.dataset={name}")
     leader = (
         "leader.method=algorithm1",
         "leader.search=direct",
@@ -38,8 +38,8 @@ def test_the_cnn_learns_real_pictures(name: str, least: float, tmp_path: Path) -
     changes = ("training.model=cnn", "training.local_epochs=5", "num_rounds=10", "time_sensitivity=1.25")
     found = {}
     for policy in ("static", "dufl"):
-        config = load(None, [*changes, f"data.dataset={name}", f"training.policy={policy}"])
-        run = train(config, tmp_path / policy, dataset=dataset)
+        config = load(None, [*changes, f"data.dataset={name}", f"policy={policy}"])
+        run = train(config, out=tmp_path / policy, dataset=dataset)
         found[policy] = [record.accuracy for record in run.records]
         print(name, policy, " ".join(f"{100 * accuracy:.1f}" for accuracy in found[policy]))
     assert found["dufl"][-1] > least

@@ -16,6 +16,7 @@ from dufl.errors import DuflError, InputError
 from dufl.experiment.train import train
 from dufl.learning.federation import Federation
 from federations import facts, federation_of, small
+from loading import pausing
 from real_data import real
 
 torch = pytest.importorskip("torch")
@@ -78,10 +79,10 @@ def test_a_run_with_torch_resumes_bit_for_bit(tmp_path: Path) -> None:
         "game.num_rounds=5",
         "workers=1",
     )
-    whole = train(small(*changes), tmp_path / "whole")
+    whole = train(small(*changes), out=tmp_path / "whole")
     seen: list[Any] = []
-    train(small(*changes), tmp_path / "part", watch=seen.append, stop=lambda: len(seen) >= 2)
-    rest = train(small(*changes), tmp_path / "part", resume=True)
+    train(small(*changes), out=tmp_path / "part", callbacks=[pausing(lambda: len(seen) >= 2), seen.append])
+    rest = train(small(*changes), out=tmp_path / "part", resume=True)
     assert rest.summary()["fingerprint"] == whole.summary()["fingerprint"]
     assert "layers.2.running_mean" in whole.weights
     assert [facts(r) for r in rest.records] == [facts(r) for r in whole.records]
@@ -154,7 +155,7 @@ def test_resnet18_on_a_few_pictures() -> None:
         "clients.initial_volume=32",
         "training.local_epochs=1",
     )
-    federation, records = play(*changes, "training.policy=static", rounds=2, dataset=few)
+    federation, records = play(*changes, "policy=static", rounds=2, dataset=few)
     assert len(federation.weights) > 11_000_000
     assert all(np.isfinite(r["loss"]) and r["participants"] == 2 for r in records)
     assert records[0]["loss"] != records[1]["loss"]
@@ -184,9 +185,9 @@ def test_local_objective_by_finite_differences() -> None:
 
     for penalty in (LocalPenalty(), LocalPenalty(0.7), LocalPenalty(0.7, linear)):
         task = Task(0, 0, numbers, labels, np.ones(40, int), numbers, penalty)
-        one = Training(**{**dict(settings), "epochs": 1})
-        first, _ = LocalModel(one, "cpu", (1, 8, 8), 10).train(start, nothing, features, task)
-        second, _ = model.train(start, nothing, features, task)
+        one = Training(**{**dict(settings), "local_epochs": 1})
+        first, _, _ = LocalModel(one, "cpu", (1, 8, 8), 10).train(start, nothing, features, task)
+        second, _, _ = model.train(start, nothing, features, task)
         for here, after in ((start, first), (first, second)):  # the second step starts away from the global
             moved = (after.astype(float) - here) / -1e-3
             for index in generator.integers(0, 650, 12):

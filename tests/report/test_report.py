@@ -10,10 +10,10 @@ import pytest
 
 import dufl
 from command_line import assert_sentence, told
-from dufl.experiment.config import load
+from dufl.experiment.stored import group, read_runs
 from dufl.report.results_section import summary_table
-from dufl.report.stored import group, read_runs
 from dufl.report.training_report import Written, write_report
+from loading import load
 from reports import Page, make_run, make_runs, metrics, report
 from results import reseal
 

@@ -12,14 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dufl.cli.common import parse_changes
 from dufl.errors import InputError
-from dufl.reproduce import leaders, sensitivity, server, table, updates
-from dufl.reproduce.convergence import settled
+from dufl.reproduce import figure_sensitivity as sensitivity
+from dufl.reproduce import figure_server as server
+from dufl.reproduce import figure_updates as updates
+from dufl.reproduce import leaders
+from dufl.reproduce import table1 as table
+from dufl.reproduce.figure_convergence import settled
 from dufl.reproduce.item import PAPER, QUICK, Advance, Scale, game_of, unwatched
-from dufl.reproduce.items import ITEMS, chosen, reproduce
+from dufl.reproduce.items import ITEMS, chosen
+from dufl.reproduce.items import reproduce as reproduce_items
 from dufl.reproduce.page import write_page
-from dufl.reproduce.table import Cell
+from dufl.reproduce.table1 import TableCell
 from real_data import real
+
+
+def reproduce(names: Any, scale: Scale, out: Path, changes: Any = (), *arguments: Any, **options: Any) -> Any:
+    """With changes as texts."""
+    return reproduce_items(names, scale, out, parse_changes(changes), *arguments, **options)
+
 
 TINY = Scale(
     "tiny",
@@ -166,16 +178,16 @@ def test_the_page_says_what_was_found(games: tuple[Path, dict[str, Any]], tmp_pa
 
 
 def test_what_the_paper_prints() -> None:
-    assert Cell("mnist", 1.25, "fedavg", "static").printed == 57.9
-    assert Cell("fmnist", 0.75, "feddyn", "dufl").printed == 82.6
-    assert Cell("cifar100", 0.0, "fedprox", "dufl").printed == 59.2
-    assert Cell("digits", 0.0, "fedprox", "dufl").printed is None
+    assert TableCell("mnist", 1.25, "fedavg", "static").printed == 57.9
+    assert TableCell("fmnist", 0.75, "feddyn", "dufl").printed == 82.6
+    assert TableCell("cifar100", 0.0, "fedprox", "dufl").printed == 59.2
+    assert TableCell("digits", 0.0, "fedprox", "dufl").printed is None
 
 
 def test_cells_are_chosen_by_any_of_their_names() -> None:
     assert len(table.cells(PAPER)) == 90
     assert len(table.cells(PAPER, ["mnist", "fmnist"])) == 36
-    assert table.cells(PAPER, ["svhn", "0", "feddyn", "dufl"]) == [Cell("svhn", 0.0, "feddyn", "dufl")]
+    assert table.cells(PAPER, ["svhn", "0", "feddyn", "dufl"]) == [TableCell("svhn", 0.0, "feddyn", "dufl")]
     with pytest.raises(
         InputError, match=r"unknown key 'cifar' \(cells of the table\): did you mean 'cifar10'"
     ):

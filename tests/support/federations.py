@@ -4,28 +4,32 @@ from typing import Any
 
 from dufl.data.buffer import MemoryBuffer
 from dufl.data.datasets import Dataset, load_dataset
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Experiment
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.federation import Federation
 from dufl.learning.policies import Policy, make_policy
+from loading import load
 
 SMALL = ("game.num_rounds=8", "clients.count=4", "clients.initial_volume=120", "training.local_epochs=2")
 
 
-def small(*changes: str) -> Config:
+def small(*changes: str) -> Experiment:
     """Four clients, eight rounds, two epochs, and what is changed."""
     return load(None, [*SMALL, *changes])
 
 
 def federation_of(
-    config: Config, dataset: Dataset | None = None, engine: Engine | None = None, policy: Policy | None = None
+    config: Experiment,
+    dataset: Dataset | None = None,
+    engine: Engine | None = None,
+    policy: Policy | None = None,
 ) -> tuple[Federation, Engine]:
     """A federation at its start, and what does its arithmetic."""
     found = dataset or load_dataset("digits")
     settings = config.training
     simulation = config.data.simulation(found, config.game, settings.seed)
     engine = engine or make_engine(found, simulation, settings, config.game.clients.size)
-    policy = policy or make_policy(settings.policy, config.game, config.solve, settings.seed)
+    policy = policy or make_policy(config.policy, config.game, config.solve, settings.seed)
     return Federation(config.game, simulation, policy, settings, engine), engine
 
 

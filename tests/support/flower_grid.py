@@ -15,10 +15,10 @@ from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 from ray import cloudpickle as ray_cloudpickle
 
-from dufl.experiment.config import load
 from dufl.flower.app import Runtime, client_app, evaluation, strategy_of
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.server import Round
+from loading import load
 
 cloudpickle: Any = ray_cloudpickle  # what Flower sends apps with
 Answer = Callable[[], Message]

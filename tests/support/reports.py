@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from command_line import SMALL
-from dufl.experiment.config import load
 from dufl.experiment.train import train
 from dufl.game.dynamics import Array
 from dufl.report.training_report import write_report
+from loading import load, pausing
 
 ROUNDS = ("game.num_rounds=6", "data.initial_classes=8")
 
@@ -29,7 +29,7 @@ def make_run(folder: Path, *changes: str, stop: Callable[[int], bool] = lambda _
     """A small run; it stops where it is told to."""
     seen: list[Any] = []
     config = load(None, [*SMALL, *ROUNDS, *changes])
-    train(config, folder, watch=seen.append, stop=lambda: stop(len(seen) + 1))
+    train(config, out=folder, callbacks=[pausing(lambda: stop(len(seen) + 1)), seen.append])
     return folder
 
 

@@ -12,12 +12,12 @@ import pytest
 import tomli_w
 
 from dufl import Clients, InputError, LogNormal, Uniform
-from dufl.experiment.config import load
 from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
 from dufl.web.choices import Choices, Question, beginning
 from dufl.web.serve import address_of, free_port, is_local, settings
 from dufl.web.source import ClientsFile, Source, begin, uploaded
 from dufl.web.spread import KINDS, LISTED, Spread
+from loading import load
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
 PEOPLE = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"

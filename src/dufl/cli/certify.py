@@ -15,13 +15,20 @@ def certify(
 ) -> None:
     """Check a written plan: volume law, optimality, and no gain by deviating. Exit code 1 if not."""
     from dufl.experiment.files import to_json
+    from dufl.experiment.plan_directory import read_profile
     from dufl.game.certificate import certify_profile
-    from dufl.report.plan_files import read_plan
 
-    stored = read_plan(folder)
+    stored = read_profile(folder)
     with progress_bar() as begin:
         begin("certifying")
-        found = certify_profile(*stored)
+        found = certify_profile(
+            stored.game,
+            stored.offer.payment,
+            stored.offer.conservation_rate,
+            stored.volume,
+            stored.collection,
+            stored.competition,
+        )
     result = {
         "holds": found.holds(tolerance),
         "volume_law_residual": float(found.law_residual.max()),

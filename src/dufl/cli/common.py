@@ -1,14 +1,14 @@
 """Options and progress that the commands share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 
-from dufl.errors import InputError
+from dufl.errors import InputError, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,10 +81,27 @@ Force = Annotated[
 ]
 
 
+def parse_changes(texts: Iterable[str] | None) -> dict[str, Any]:
+    """The changes of `--set KEY=VALUE`: values by key.
+
+    >>> parse_changes(["num_rounds=50", "data.dataset=mnist"])
+    {'num_rounds': 50, 'data.dataset': 'mnist'}
+    """
+    from dufl.experiment.toml import parse_value
+
+    changes = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError.of("--set", "section.key=value", text, text=shown(text))
+        changes[key.strip()] = parse_value(value.strip(), key.strip())
+    return changes
+
+
 def allow_imports(folder: Path | None) -> None:
     """Look for plugins in a folder too, if one is given."""
     if folder is not None:
-        from dufl.learning.choices import import_from
+        from dufl.plugins import import_from
 
         import_from(folder)
 
@@ -139,8 +156,8 @@ def progress_bar() -> Iterator[Callable[[str], "Advance"]]:
 
 
 @contextmanager
-def stopping() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C and a polite kill end a run after its round; a second Ctrl-C ends it at once."""
+def stopping() -> Iterator[Callable[[Any], Any]]:
+    """A callback that pauses a run after its round on Ctrl-C or SIGTERM; a second Ctrl-C stops at once."""
     import signal
 
     asked: list[int] = []
@@ -151,9 +168,11 @@ def stopping() -> Iterator[Callable[[], bool]]:
         asked.append(number)
         typer.echo("stopping after this round; press Ctrl-C again to stop at once", err=True)
 
+    from dufl.experiment.callbacks import Action
+
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda _: Action.PAUSE if asked else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

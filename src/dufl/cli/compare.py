@@ -1,13 +1,32 @@
 """`dufl compare`: training with and without data update, side by side."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Force, ImportFrom, Json, allow_imports, console, stopping
+from dufl.cli.common import (
+    Changes,
+    File,
+    Force,
+    ImportFrom,
+    Json,
+    allow_imports,
+    console,
+    parse_changes,
+    stopping,
+)
 from dufl.cli.plan import Payment, Rate
 from dufl.cli.train import Resume, RunOut, check_out, report_of
 from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from dufl.experiment.callbacks import Callback
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.train import Run
+    from dufl.learning.federation import Record
 
 Algorithms = Annotated[
     str | None,
@@ -36,61 +55,81 @@ def compare(
     With --payment or --conservation-rate that one is fixed in the plan, as in `dufl plan`.
     With --out every run gets its own run directory there, beside comparison.csv, a picture and a report.
     """
-    from rich.console import Console
-    from rich.live import Live
-
-    from dufl.experiment.compare import Cell, cells
     from dufl.experiment.compare import compare as run_all
-    from dufl.experiment.config import load
+    from dufl.experiment.compare import grid
+    from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import COMPARISON, check_output
-    from dufl.experiment.planning import pinned
     from dufl.report.training_table import comparison_table
 
     allow_imports(plugins)
-    config = pinned(load(file, changes or []), payment, conservation_rate)
+    experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
     check_out(out, resume=resume)
     if out:
         check_output(out, COMPARISON, force)
-    first = config.training.seed
-    wanted = cells(
-        _names("--algorithms", config.training.algorithm if algorithms is None else algorithms),
-        _names("--policies", policies),
-        list(range(first, first + seeds)),
-    )
-    rounds = config.game.num_rounds
-    screen = Console(stderr=True)
-    live = Live(comparison_table(wanted, rounds), console=screen, auto_refresh=False, transient=True)
-
-    def watch(_: Cell) -> None:
-        if screen.is_terminal:
-            live.update(comparison_table(wanted, rounds), refresh=True)
-
-    with stopping() as stop:
-        if screen.is_terminal:
-            live.start()
-        try:
-            finished = run_all(config, wanted, out, resume=resume, force=force, watch=watch, stop=stop)
-        finally:
-            live.stop()
-    if not finished:
-        kept = "the same command with --resume goes on" if out else "nothing is kept without --out"
+    named = [] if algorithms is None else _names("--algorithms", algorithms)
+    wanted = grid(experiment, named, _names("--policies", policies))
+    with stopping() as pause, live_table(wanted, seeds) as show:
+        comparison = run_all(
+            wanted, seeds=seeds, out=out, resume=resume, force=force, callbacks=[pause, show]
+        )
+    if not comparison.finished:
+        kept = "resume with the same command and --resume" if out else "nothing is kept without --out"
         typer.echo(f"stopped; {kept}", err=True)
         raise typer.Exit(130)
     if out:
         from dufl.report.training_figures import write_comparison, write_run_figure
 
-        written = write_comparison(wanted, out)
-        for run in (run for cell in wanted for run in cell.runs):
+        written = write_comparison(list(comparison.cells), out)
+        for run in (run for cell in comparison.cells for run in cell.runs):
             write_run_figure(run)
         page = report_of(out)
     if json:
-        typer.echo(to_json({"cells": [cell.summary() for cell in wanted]}), nl=False)
+        typer.echo(to_json({"cells": comparison.summary()}), nl=False)
         return
-    console(110).print(comparison_table(wanted, rounds))
+    console(110).print(comparison_table(list(comparison.cells), experiment.game.num_rounds))
     if out:
         typer.echo("written: " + ", ".join(str(path) for path in written))
         typer.echo(f"report: {page}")
+
+
+@contextmanager
+def live_table(experiments: "Mapping[str, Experiment]", seeds: int) -> "Iterator[Callback]":
+    """A callback that shows the table of a comparison while it runs, on stderr and only on a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from dufl.experiment.callbacks import Callback
+    from dufl.experiment.compare import Cell
+    from dufl.report.training_table import comparison_table
+
+    cells = {name: Cell(name, one, tuple(range(seeds))) for name, one in experiments.items()}
+    rounds = max(one.game.num_rounds for one in experiments.values())
+    screen = Console(stderr=True)
+    live = Live(
+        comparison_table(list(cells.values()), rounds), console=screen, auto_refresh=False, transient=True
+    )
+
+    class Show(Callback):
+        def _current(self) -> str:
+            return next(name for name, cell in cells.items() if not cell.finished)
+
+        def on_round_end(self, record: "Record") -> None:
+            name = self._current()
+            cells[name] = replace(cells[name], record=record)
+            if screen.is_terminal:
+                live.update(comparison_table(list(cells.values()), rounds), refresh=True)
+
+        def on_train_end(self, run: "Run") -> None:
+            name = self._current()
+            cells[name] = replace(cells[name], runs=(*cells[name].runs, run), record=None)
+
+    if screen.is_terminal:
+        live.start()
+    try:
+        yield Show()
+    finally:
+        live.stop()
 
 
 def _names(option: str, text: str) -> list[str]:

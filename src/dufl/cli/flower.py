@@ -6,8 +6,19 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Force, ImportFrom, Json, OutputPath, allow_imports, console
+from dufl.cli.common import (
+    Changes,
+    File,
+    Force,
+    ImportFrom,
+    Json,
+    OutputPath,
+    allow_imports,
+    console,
+    parse_changes,
+)
 from dufl.errors import InputError
+from dufl.plugins import describe
 
 app = typer.Typer(
     help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True, suggest_commands=False
@@ -45,8 +56,8 @@ def simulate(
     allow_imports(plugins)
     check_directory(out)
     config = configured(file, changes, out, resume, on_flower=True)
-    if config.training.policy != "dufl":
-        raise InputError.of("training.policy", "'dufl' on Flower", repr(config.training.policy))
+    if config.policy != "dufl":
+        raise InputError.of("policy", "'dufl' on Flower", config.policy, text=repr(describe(config.policy)))
     place = RunDirectory(out, FLOWER)
     place.check_free(config, resume, force)
     if place.summary is None:
@@ -81,10 +92,10 @@ def new(
     changes: Changes = None,
 ) -> None:
     """Write an app directory for `flwr run`: DUFL's own apps, and what server and clients know."""
-    from dufl.experiment.config import load
+    from dufl.experiment.config import Experiment
     from dufl.flower.scaffold import new_app
 
-    config = load(file, changes or [])
+    config = Experiment.from_toml(file, parse_changes(changes))
     new_app(folder, config.to_toml())
     typer.echo(f"written: {folder}; on a SuperLink of yours: flwr run {folder} NAME; in simulation:")
     size = f"num-supernodes={config.game.clients.size} client-resources-num-cpus=1"
@@ -105,12 +116,12 @@ def rehearse(
     The server begins with the clients of the file as its guess; the clients' true costs are drawn anew.
     """
     from dufl.cli.common import progress_bar
-    from dufl.experiment.config import load
+    from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.flower.rehearsal import rehearsal_table
     from dufl.flower.rehearsal import rehearse as run
 
-    config = load(file, changes or [])
+    config = Experiment.from_toml(file, parse_changes(changes))
     with progress_bar() as begin:
         advance = begin("negotiating")
         rows = []

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, File, Force, Json, Out, console, progress_bar
+from dufl.cli.common import Changes, File, Force, Json, Out, console, parse_changes, progress_bar
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -33,31 +33,38 @@ def plan(
     With --payment or --conservation-rate that one is fixed and the other found; with both, the
     clients' answer to the offer is.
     """
-    from dufl.experiment.config import load
+    from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
-    from dufl.experiment.planning import baseline_of, has_baseline, offered, pinned
-    from dufl.experiment.planning import summary as sum_up
+    from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
 
-    config = pinned(load(file, changes or []), payment, conservation_rate)
+    experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
     if out:
         check_output(out, PLAN, force)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
-        found = offered(config) if given else config.solve(begin("searching"))
-        baseline = baseline_of(found, begin("comparing with Algorithm 1")) if has_baseline(found) else None
-        summary = sum_up(found, baseline)
+        plan = offered(experiment) if given else experiment.solve(begin("searching"))
+        baseline = baseline_of(plan, begin("comparing with Algorithm 1")) if has_baseline(plan) else None
         if out:
-            from dufl.report.plan_files import write_plan
+            from dufl.experiment.plan_directory import write_plan
+            from dufl.report.plan_figures import write_plan_figures
 
             advance = begin("drawing")
-            written = write_plan(found, baseline, summary, config, out, trajectories, advance, force)
+            written = write_plan(
+                plan,
+                out,
+                experiment,
+                baseline=baseline,
+                trajectories=trajectories,
+                figures=lambda folder: write_plan_figures(plan, folder, baseline, advance),
+                force=force,
+            )
     if json:
-        typer.echo(to_json(summary), nl=False)
+        typer.echo(to_json(summary(plan, baseline)), nl=False)
         return
     from dufl.report.plan_table import plan_table
 
     output = console()
-    output.print(plan_table(found, baseline))
+    output.print(plan_table(plan, baseline))
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

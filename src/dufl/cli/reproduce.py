@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from dufl.cli.common import Changes, Force, ImportFrom, Json, OutputPath, allow_imports, console, progress_bar
+from dufl.cli.common import (
+    Changes,
+    Force,
+    ImportFrom,
+    Json,
+    OutputPath,
+    allow_imports,
+    console,
+    parse_changes,
+    progress_bar,
+)
 from dufl.errors import InputError
 
 What = Annotated[
@@ -71,7 +81,7 @@ def reproduce(
     if page:
         check_file(page, "--page")
     with progress_bar() as begin:
-        found = run_items(names, SCALES[scale], out, changes or (), only or (), begin, force)
+        found = run_items(names, SCALES[scale], out, parse_changes(changes), only or (), begin, force)
     shown = {name: found[name] for name in names}
     if page:
         from dufl.reproduce.page import write_page

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from dufl.cli.common import (
     OutputPath,
     allow_imports,
     console,
+    parse_changes,
     progress_bar,
     stopping,
 )
@@ -24,7 +25,7 @@ from dufl.cli.plan import Payment, Rate
 from dufl.errors import InputError
 
 if TYPE_CHECKING:
-    from dufl.experiment.config import Config
+    from dufl.experiment.config import Experiment
     from dufl.experiment.train import Run
     from dufl.learning.federation import Record
 
@@ -60,8 +61,8 @@ def train(
     --conservation-rate that one is fixed in the plan, as in `dufl plan`. With --out everything is kept:
     metrics of every round, the model, and checkpoints to go on from after a stop.
     """
+    from dufl.experiment.callbacks import TensorBoard
     from dufl.experiment.files import check_directory
-    from dufl.experiment.planning import pinned
     from dufl.experiment.run_directory import RunDirectory
     from dufl.experiment.train import train as run_training
 
@@ -69,19 +70,18 @@ def train(
     check_out(out, resume=resume, tensorboard=tensorboard)
     if out:
         check_directory(out)
-    config = pinned(configured(file, changes, out, resume), payment, conservation_rate)
+    experiment = configured(file, changes, out, resume).fixed(payment, conservation_rate)
     again = f" --import-from {shlex.quote(str(plugins))}" if plugins else ""
     go_on = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
     try:
-        with stopping() as stop, bar(config.game.num_rounds) as watch:
-            run = run_training(
-                config, out, resume=resume, force=force, tensorboard=tensorboard, watch=watch, stop=stop
-            )
+        with stopping() as pause, bar(experiment.game.num_rounds) as show:
+            callbacks: list[Any] = [pause, show, *([TensorBoard()] if tensorboard else [])]
+            run = run_training(experiment, out=out, resume=resume, force=force, callbacks=callbacks)
     except KeyboardInterrupt:
         typer.echo(f"stopped in the middle of a round; {go_on}", err=True)
         raise typer.Exit(130) from None
     if not run.finished:
-        over = f"{len(run.records)} of {config.game.num_rounds} rounds"
+        over = f"{len(run.records)} of {experiment.game.num_rounds} rounds"
         typer.echo(f"stopped after {over}; {go_on}", err=True)
         raise typer.Exit(130)
     show_run(run, json, "metrics.jsonl, model.safetensors, summary.json, training.png and more")
@@ -122,14 +122,14 @@ def check_out(out: Path | None, **options: bool) -> None:
 
 def configured(
     file: Path | None, changes: list[str] | None, out: Path | None, resume: bool, on_flower: bool = False
-) -> "Config":
+) -> "Experiment":
     """The configuration that was given; to resume without a file, that of the run with the changes."""
-    from dufl.experiment.config import load
+    from dufl.experiment.config import Experiment
     from dufl.experiment.output import FLOWER, RUN, Manifest
     from dufl.experiment.run_directory import RunDirectory
 
     if not resume or file:
-        return load(file, changes or [])
+        return Experiment.from_toml(file, parse_changes(changes))
     check_out(out, resume=resume)
     assert out is not None
     place = RunDirectory(out, FLOWER if on_flower else RUN)
@@ -137,7 +137,7 @@ def configured(
         other = Manifest.read(out)
         there = f"{out}, which holds a {other.kind.name}" if other and other.kind != place.kind else out
         raise InputError.of("--out", "a directory with a run to resume", there)
-    return place.load(changes or [])
+    return place.load(parse_changes(changes))
 
 
 @contextmanager

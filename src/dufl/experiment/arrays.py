@@ -1,4 +1,4 @@
-"""Named arrays on disk: those of a plan, and those of a checkpoint with a checksum of the whole file.
+"""Checkpoints: named arrays on disk with a checksum of the whole file.
 
 An `.npz` file is a zip archive, which may end with a comment. The checksum of all that stands before it is
 the comment of a checkpoint, so that NumPy reads the file as any other, and no byte of it can change unseen.
@@ -14,40 +14,9 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 from dufl.experiment.files import open_regular, replacing
-from dufl.game.plan import Plan
 
-MANY = 20_000_000  # client-rounds above which trajectories are written only if asked for
 _MARK = b"sha256:"
 _SEAL = len(_MARK) + 64  # bytes
-
-
-def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) -> None:
-    """Write `plan.npz`; with the trajectories of every client, unless there are very many."""
-    size = plan.game.num_rounds * plan.game.clients.size
-    arrays: dict[str, Any] = {
-        "payment": plan.payment,
-        "conservation_rate": plan.conservation_rate,
-        "total_volume": plan.total_volume,
-        "announced_volume": plan.equilibrium.announced_volume,
-        "mean_staleness": plan.mean_staleness,
-        "utility": plan.outcomes.utility,
-        "collected": plan.outcomes.collected,
-    }
-    if trajectories if trajectories is not None else size <= MANY:
-        arrays |= {
-            "volume": plan.volume,
-            "collection": plan.collection,
-            "staleness": plan.staleness,
-        }
-    if plan.trace is not None:
-        arrays |= {
-            "trace_payment": plan.trace.payment,
-            "trace_conservation_rate": plan.trace.conservation_rate,
-            "trace_cost": plan.trace.cost,
-            "trace_total_volume": plan.trace.total_volume,
-        }
-    with replacing(path) as temporary, temporary.open("wb") as stream:
-        np.savez_compressed(stream, **arrays)
 
 
 def write_sealed(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -1,19 +1,24 @@
-"""Several runs side by side: every algorithm with every policy, for some seeds."""
+"""Several experiments side by side, each for several seeds."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dufl.experiment.config import Config
+from dufl.errors import InputError
+from dufl.experiment.callbacks import Callback
+from dufl.experiment.config import Experiment
+from dufl.experiment.frames import make_frame
 from dufl.experiment.output import COMPARISON, claim
 from dufl.experiment.run_directory import RunDirectory
-from dufl.experiment.train import Run, train
+from dufl.experiment.train import Run, short_name, train
+from dufl.late import late
 from dufl.learning.federation import Record
 from dufl.learning.policies import make_policy, no_update
+from dufl.plugins import Spec, describe
 
 _MEANS = (
     "final_accuracy",
@@ -27,7 +32,7 @@ _MEANS = (
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Over seeds, as of a sample (n − 1 below the sum of squares); None of fewer than two.
+    """The sample standard deviation over seeds (n − 1 in the denominator); None for fewer than two values.
 
     >>> standard_deviation([0.9, 0.92]), standard_deviation([0.9])
     (0.014142135623730963, None)
@@ -35,97 +40,223 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cell:
-    """One algorithm with one policy, over all seeds, as far as it has come."""
+    """One experiment of a comparison, for all seeds.
 
-    algorithm: str
-    policy: str
-    seeds: list[int]
-    runs: list[Run] = field(default_factory=list)
-    record: Record | None = None  # the last round of the run under way
+    Attributes:
+        name: of the experiment.
+        experiment: what is trained; the seed is another in every run.
+        seeds: of training.
+        runs: those that have finished, in the order of the seeds.
+        record: the last round of the run in progress, if there is one.
+    """
+
+    name: str
+    experiment: Experiment
+    seeds: tuple[int, ...]
+    runs: tuple[Run, ...] = ()
+    record: Record | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm."""
+        return describe(self.experiment.training.algorithm)
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy."""
+        return describe(self.experiment.policy)
 
     @property
     def finished(self) -> bool:
-        """Whether every seed is done."""
+        """Whether the runs of all seeds have finished."""
         return len(self.runs) == len(self.seeds)
 
     def curve(self, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """What a field of the records was, of shape (seeds, rounds)."""
-        return np.array([[getattr(record, name) for record in run.records] for run in self.runs], float)
+        """A field of the records, of shape (seeds, rounds); as long as the shortest run."""
+        rounds = min(len(run.records) for run in self.runs)
+        return np.array([[getattr(r, name) for r in run.records[:rounds]] for run in self.runs], float)
 
     def summary(self) -> dict[str, Any]:
         """Means over the seeds, and the standard deviation of the final accuracy."""
         each = [run.summary() for run in self.runs]
         return {
+            "name": self.name,
             "algorithm": self.algorithm,
             "policy": self.policy,
-            "seeds": self.seeds,
+            "seeds": list(self.seeds),
             **{name: float(np.mean([one[name] for one in each])) for name in _MEANS},
             "accuracy_std": standard_deviation([one["final_accuracy"] for one in each]),
             "accuracies": [one["final_accuracy"] for one in each],
         }
 
 
-def cells(algorithms: Iterable[str], policies: Sequence[str], seeds: list[int]) -> list[Cell]:
-    """Every algorithm with every policy."""
-    return [Cell(algorithm, policy, seeds) for algorithm in algorithms for policy in policies]
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """The result of `compare`: one cell per experiment."""
+
+    cells: tuple[Cell, ...]
+    folder: Path | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all runs have finished."""
+        return all(cell.finished for cell in self.cells)
+
+    def __getitem__(self, name: str) -> Cell:
+        """A cell by the name of its experiment."""
+        return next(cell for cell in self.cells if cell.name == name)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One summary per cell that has finished."""
+        return [cell.summary() for cell in self.cells if cell.finished]
+
+    def to_frame(self) -> Any:
+        """A pandas `DataFrame` with one row per experiment: means over the seeds."""
+        return make_frame([{**row, "seeds": len(row["seeds"])} for row in self.summary()])
+
+    def plot(self, **options: Any) -> Any:
+        """A matplotlib figure of the accuracy over the rounds."""
+        return late("dufl.report.figures:plot_comparison")(self, **options)
+
+    def __repr__(self) -> str:
+        parts = [f"{cell.name} {_score(cell)}" for cell in self.cells]
+        return f"Comparison({'; '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())
+
+
+def grid(
+    experiment: Experiment, algorithms: Iterable[Spec] = (), policies: Iterable[Spec] = ("static", "dufl")
+) -> dict[str, Experiment]:
+    """Every algorithm with every policy, by name; by default the algorithm of the experiment.
+
+    >>> list(grid(Experiment(), ["fedavg", "feddyn"]))
+    ['fedavg-static', 'fedavg-dufl', 'feddyn-static', 'feddyn-dufl']
+    """
+    own = [experiment.training.algorithm]
+    made = [
+        experiment.replace(algorithm=algorithm, policy=policy)
+        for algorithm in (list(algorithms) or own)
+        for policy in policies
+    ]
+    return named(made)
 
 
 def compare(
-    config: Config,
-    wanted: list[Cell],
-    out: Path | None = None,
+    experiments: Mapping[str, Experiment] | Iterable[Experiment] | Experiment,
     *,
+    seeds: int | Iterable[int] = 1,
+    out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
-    watch: Callable[[Cell], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> bool:
-    """Run all cells one after the other, each run with all workers; False if it was stopped.
+    callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
+) -> Comparison:
+    """Train several experiments for several seeds, one run after the other, each with all workers.
 
     Args:
-        config: what is common to all.
-        wanted: the cells, which are filled.
-        out: a directory that gets one run directory for each run.
-        resume: go on with the runs that are there.
-        force: write there even if the directories hold something else; a run that is there is never replaced.
-        watch: called after every round of a cell.
-        stop: asked after every round.
+        experiments: by name, or a list; a single one is compared with and without data update.
+        seeds: how many, counted from the seed of each experiment; or the seeds themselves.
+        out: a directory that gets one run directory per run.
+        resume: resume the runs that are there.
+        force: write there even if the directories hold something else; a run is never replaced.
+        callbacks: of every run; see `Callback`. One that pauses a run ends the comparison.
+
+    >>> from dufl import Game, Training
+    >>> short = Experiment(game=Game(num_rounds=3), training=Training(local_epochs=1))
+    >>> compare(short, seeds=2)["fedavg-dufl"].curve("accuracy").shape
+    (2, 3)
     """
-    runs = [
-        (cell, config.replace(algorithm=cell.algorithm, policy=cell.policy, seed=seed))
-        for cell in wanted
-        for seed in cell.seeds
-    ]
-    for cell, told in runs:  # everything is checked before anything runs
-        told.training.make_algorithm()
-        make_policy(told.training.policy, told.game, partial(no_update, told.game), told.training.seed)
-        if folder := _folder(out, cell, told):
-            RunDirectory(folder).check_free(told, resume, force)
-    dataset = config.data.load()
-    for cell, told in runs:
-        folder = _folder(out, cell, told)
+    if isinstance(experiments, Experiment):
+        experiments = grid(experiments)
+    by_name = dict(experiments) if isinstance(experiments, Mapping) else named(experiments)
+    folder, hooks = None if out is None else Path(out), list(callbacks)
+    cells = [Cell(name, one, _seeds(one, seeds)) for name, one in by_name.items()]
+    for cell in cells:  # everything is checked before anything runs
+        _check(cell, folder, resume, force)
+    marker = _Claim(folder, force)
+    loaded: dict[str, Any] = {}
+    for index, cell in enumerate(cells):
+        key = repr((cell.experiment.data.dataset, cell.experiment.data.data_dir))
+        if key not in loaded:
+            loaded = {key: cell.experiment.data.load()}  # one at a time in memory
+        for seed in cell.seeds:
+            run = train(
+                cell.experiment.replace(seed=seed),
+                out=_place(folder, cell, seed),
+                resume=resume,
+                force=force,
+                dataset=loaded[key],
+                callbacks=[marker, *hooks],
+            )
+            if not run.finished:
+                return Comparison(tuple(cells), folder)
+            cells[index] = cell = Cell(cell.name, cell.experiment, cell.seeds, (*cell.runs, run))
+    return Comparison(tuple(cells), folder)
 
-        def seen(record: Record, cell: Cell = cell) -> None:
-            if out and not any(one.record for one in wanted):
-                claim(out, COMPARISON, force)  # a first round is over: all that can be wrong has shown itself
-            cell.record = record
-            watch(cell)
 
-        run = train(told, folder, resume=resume, force=force, dataset=dataset, watch=seen, stop=stop)
-        if not run.finished:
-            return False
-        cell.runs.append(run)
-        watch(cell)
-    return True
+class _Claim(Callback):
+    """Claims the directory of a comparison once a first round is over: all inputs have been checked then."""
+
+    def __init__(self, folder: Path | None, force: bool) -> None:
+        self._folder, self._force = folder, force
+
+    def on_round_end(self, record: Record) -> None:
+        """Only once."""
+        if self._folder is not None:
+            claim(self._folder, COMPARISON, self._force)
+            self._folder = None
 
 
-def _folder(out: Path | None, cell: Cell, told: Config) -> Path | None:
+def named(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
+    """Experiments by the names of their algorithms and policies."""
+    made: dict[str, Experiment] = {}
+    for experiment in experiments:
+        name = f"{slug(experiment.training.algorithm)}-{slug(experiment.policy)}"
+        if name in made:
+            rule = "of different algorithms or policies, or given by name"
+            raise InputError.of("experiments", rule, name, text=f"{name} twice")
+        made[name] = experiment
+    return made
+
+
+def slug(spec: Spec) -> str:
+    """The name of a plugin as part of a file name.
+
+    >>> slug("fedavg"), slug("my.module:Own"), slug("<Own(0.7)>")
+    ('fedavg', 'my.module.Own', 'Own-0.7')
+    """
+    text = describe(spec).replace(":", ".")
+    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+    return "-".join(part for part in kept.split("-") if part)[:80]
+
+
+def _seeds(experiment: Experiment, seeds: int | Iterable[int]) -> tuple[int, ...]:
+    first = experiment.training.seed
+    listed = tuple(range(first, first + seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    if not listed or len(set(listed)) < len(listed):
+        raise InputError.of("seeds", "at least one, all different", seeds, text=f"{seeds!r:.80}")
+    return listed
+
+
+def _check(cell: Cell, folder: Path | None, resume: bool, force: bool) -> None:
+    experiment = cell.experiment
+    experiment.training.make_algorithm()
+    make_policy(experiment.policy, experiment.game, partial(no_update, experiment.game), cell.seeds[0])
+    for seed in cell.seeds:
+        if place := _place(folder, cell, seed):
+            RunDirectory(place).check_free(experiment.replace(seed=seed), resume, force)
+
+
+def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:
     """The run directory of a run."""
-    return out / f"{slug(cell.algorithm)}-{slug(cell.policy)}-{told.training.seed}" if out else None
+    return folder / f"{slug(cell.name)}-{seed}" if folder else None
 
 
-def slug(name: str) -> str:
-    """A name as part of a file name."""
-    return name.replace(":", ".")
+def _score(cell: Cell) -> str:
+    if not cell.runs:
+        return "not run"
+    mean = float(np.mean([run.accuracy for run in cell.runs]))
+    return f"{100 * mean:.2f} % ({short_name(cell.experiment.policy)})"

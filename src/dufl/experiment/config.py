@@ -1,42 +1,124 @@
-"""One TOML file describes a federation; changes `section.key=value` are applied to it from the outside.
+"""An experiment: a game, data, training and a policy. A TOML file is one way to describe it.
 
-Sections are `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`; every key is optional. An unknown
-key is an error that names the nearest known one. Paths in a file are relative to its folder, those of
-changes to the current one.
+The file has the key `policy` and the sections `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`;
+every key is optional. An unknown key is an error that suggests the nearest known one. Paths in a file are
+relative to its directory; paths in changes are relative to the current one.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self, TypeVar
 
 import tomli_w
+from pydantic import AfterValidator, Field
 
+from dufl.data.datasets import Dataset
 from dufl.errors import InputError, shown
-from dufl.experiment.keys import KEYS, check_keys, home
-from dufl.experiment.sections import ClientsSection, DataSection, LeaderSection, column
-from dufl.experiment.toml import Table, parse, parse_value, read
+from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
+from dufl.experiment.sections import ClientsSection, Data, Leader, column
+from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.parameters import Game
-from dufl.game.plan import Plan, solve
+from dufl.game.plan import Offer, Plan, solve
 from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
+from dufl.learning.policies import POLICIES, Planned
 from dufl.learning.settings import Training
+from dufl.plugins import Spec, check_spec, describe
+
+Changes = Mapping[str, Any]
+Part = TypeVar("Part")
+CLIENTS_FILE = "clients.csv"
+_PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 
-class Config(Inputs):
-    """A whole configuration, resolved and checked."""
+def _policy(spec: Spec) -> Spec:
+    return Planned(spec) if isinstance(spec, Plan) else check_spec("policy", spec, POLICIES)
 
-    game: Game
-    clients: ClientsSection
-    leader: LeaderSection
-    data: DataSection = DataSection()
+
+class Experiment(Inputs):
+    """What to train: a game, its data, how clients train, and how their data is updated.
+
+    Attributes:
+        game: the federation and what its server optimizes.
+        clients: how the clients of the game are described in a file; it follows from the game by default.
+        leader: how the policy "dufl" chooses the offer.
+        data: the samples, how they arrive and how they age.
+        training: the model, the algorithm and local training.
+        policy: what the server pays, and what clients keep and collect: "dufl" (solve the game and follow the
+            plan), "static" (never update), a `Plan`, or your own; see `dufl.learning.policies`.
+
+    >>> experiment = Experiment(game=Game(num_rounds=20), policy="static")
+    >>> same = Experiment.from_toml(changes={"game.num_rounds": 20, "policy": "static"})
+    >>> same.to_toml() == experiment.to_toml()
+    True
+    """
+
+    game: Game = Field(default_factory=Game)
+    clients: ClientsSection = ClientsSection(file=CLIENTS_FILE)
+    leader: Leader = Leader()
+    data: Data = Data()
     training: Training = Training()
+    policy: Annotated[Spec, AfterValidator(_policy)] = "dufl"
 
-    def replace(self, **training: Any) -> "Config":
-        """The same with other values in `[training]`."""
-        values = dict(self.training) | training
-        return self.model_copy(update={"training": Training(**values)})
+    def __init__(self, **values: Any) -> None:
+        if "clients" not in values:
+            game = values.setdefault("game", Game())
+            values["clients"] = _described(game.clients)
+        super().__init__(**values)
+
+    @classmethod
+    def from_toml(cls, path: str | Path | None = None, changes: Changes | None = None) -> "Experiment":
+        """Read a TOML file, apply changes and check everything.
+
+        Args:
+            path: of the file; the paper's defaults without one.
+            changes: values by key, such as ``{"game.num_rounds": 50}``; the section may be left out where
+                only one has the key.
+        """
+        if path is None:
+            return resolve(change({}, changes or {}))
+        path = Path(path)
+        table = absolute_paths(parse(read(path), str(path)), path.parent)
+        return resolve(change(table, changes or {}), path.parent, str(path))
+
+    def to_toml(self, clients_file: str = CLIENTS_FILE) -> str:
+        """The experiment as a TOML file.
+
+        Clients that were not drawn are listed in `clients_file`. Plugins that cannot be imported are
+        described in angle brackets: such a file can be read, but not trained.
+        """
+        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n != "clients"}
+        if self.clients.file is None:
+            clients = {n: _plain(v) for n, v in self.clients if v is not None}
+        else:
+            clients = {"file": clients_file}
+        leader = {n: _plain(v) for n, v in self.leader}
+        sections = {
+            "policy": describe(self.policy),
+            "game": game,
+            "clients": clients,
+            "leader": {n: leader[n] for n in ("method", "competition")} | leader,
+            "data": {n: _plain(v) for n, v in self.data if v is not None},
+            "training": {n: _plain(v) for n, v in self.training if v or n != "metrics"},
+        }
+        return tomli_w.dumps(sections)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with some fields changed; fields of `training` may be given by their own names.
+
+        >>> Experiment().replace(policy="static", seed=3).training.seed
+        3
+        """
+        own = {name: changes.pop(name) for name in list(changes) if name in type(self).model_fields}
+        if changes:
+            own["training"] = own.get("training", self.training).replace(**changes)
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        if "game" in own and "clients" not in own:
+            del kept["clients"]
+        return type(self)(**(kept | own))
 
     def solve(self, progress: Progress = lambda _: None) -> Plan:
         """The server's plan."""
@@ -48,77 +130,96 @@ class Config(Inputs):
             progress=progress,
         )
 
-    def to_toml(self, clients_file: str = "clients.csv") -> str:
-        """The resolved configuration as a file; clients from a CSV file are named `clients_file`."""
-        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n != "clients"}
-        if self.clients.file is None:
-            clients = {n: _plain(v) for n, v in self.clients if v is not None}
-        else:
-            clients = {"file": clients_file}
-        leader = {n: _plain(v) for n, v in self.leader}
-        order = ["method", "competition"]
-        ordered = {n: leader[n] for n in order} | leader
-        data = {n: _plain(v) for n, v in self.data if v is not None}
-        training = {n: _plain(v) for n, v in self.training}
-        sections = {"game": game, "clients": clients, "leader": ordered, "data": data, "training": training}
-        return tomli_w.dumps(sections)
+    def fixed(self, payment: float | None = None, conservation_rate: float | None = None) -> Self:
+        """The same with the payment or the conservation rate fixed, so that it is planned with that value."""
+        ranges = {
+            "payment_range": payment,
+            "conservation_range": conservation_rate,
+        }
+        given = {name: (value, value) for name, value in ranges.items() if value is not None}
+        if not given:
+            return self
+        Offer(payment=payment or 0.0, conservation_rate=conservation_rate or 0.0)  # checks both by name
+        return self.model_copy(update={"game": self.game.replace(**given)})
 
 
-_PATHS = (("data", "data_dir"), ("data", "dataset"))
+def as_experiment(experiment: "Experiment | Game | None", **parts: Any) -> Experiment:
+    """An experiment, or the one that a game and some parts make."""
+    given = {name: part for name, part in parts.items() if part is not None}
+    if isinstance(experiment, Experiment):
+        return experiment.replace(**given) if given else experiment
+    return Experiment(**({} if experiment is None else {"game": experiment}), **given)
 
 
-def load(path: Path | None = None, changes: Iterable[str] = ()) -> Config:
-    """Read a configuration file, apply `section.key=value` changes, and check everything."""
-    if path is None:
-        return resolve(change({}, changes))
-    table = whole_paths(parse(read(path), str(path)), path.parent)
-    return resolve(change(table, changes), path.parent, str(path))
-
-
-def resolve(table: Table, folder: Path = Path(), name: str = "", people: Clients | None = None) -> Config:
-    """The configuration that a table stands for, everything checked.
+def resolve(
+    table: Table, folder: Path = Path(), name: str = "", clients: Clients | None = None
+) -> Experiment:
+    """The experiment that a table stands for, everything checked.
 
     Args:
         table: the sections, as TOML has them.
         folder: where the CSV file of clients is looked for.
         name: of the file, for messages.
-        people: the clients, if the CSV file has been read already.
+        clients: from the CSV file, if it has been read already.
     """
     check_keys(table)
-    sections = {section: _section(table, section) for section in KEYS}
-    clients = _in_section(name, "clients", lambda: _clients_section(sections["clients"]))
-    everyone = _in_section(name, "clients", lambda: clients.clients(folder, people))
+    sections: dict[str, Table] = {
+        section: dict(table.get(section, {})) for section in KEYS if section != ROOT
+    }
+    described = _in_section(name, "clients", lambda: _clients_section(sections["clients"]))
+    everyone = _in_section(name, "clients", lambda: described.clients(folder, clients))
     game = _in_section(name, "game", lambda: Game(clients=everyone, **sections["game"]))
-    leader = _in_section(name, "leader", lambda: LeaderSection(**sections["leader"]))
+    leader = _in_section(name, "leader", lambda: Leader(**sections["leader"]))
     if leader.competition == "nash" and everyone.size < 2:
         raise InputError.of("leader.competition", "'mean-field' with a single client", "'nash' and 1 client")
-    data = _in_section(name, "data", lambda: DataSection(**sections["data"]))
+    data = _in_section(name, "data", lambda: Data(**sections["data"]))
     training = _in_section(name, "training", lambda: Training(**sections["training"]))
-    return Config(game=game, clients=clients, leader=leader, data=data, training=training)
+    root = {key: table[key] for key in KEYS[ROOT] if key in table}
+    return Experiment(game=game, clients=described, leader=leader, data=data, training=training, **root)
 
 
-def change(table: Table, changes: Iterable[str]) -> Table:
-    """The table with `section.key=value` changes applied to it."""
-    for text in changes:
-        _apply(table, text)
+def change(table: Table, changes: Changes) -> Table:
+    """The table with changes applied to it."""
+    for key, value in changes.items():
+        section, name = split_key(key)
+        if section == ROOT:
+            table[name] = value
+            continue
+        part = table.setdefault(section, {})
+        if not isinstance(part, dict):
+            raise InputError.of(section, "a section", part, text=shown(part))
+        part[name] = _absolute_path(section, name, value, Path())
     return table
 
 
-def whole_paths(table: Table, folder: Path) -> Table:
-    """The table of a file with paths that are relative to its folder made whole."""
+def absolute_paths(table: Table, folder: Path) -> Table:
+    """The table of a file with paths that are relative to its directory made absolute."""
     for section, key in _PATHS:
         part = table.get(section)
         if isinstance(part, dict) and key in part:
-            part[key] = _whole_path(section, key, part[key], folder)
+            part[key] = _absolute_path(section, key, part[key], folder)
     return table
 
 
-def _whole_path(section: str, key: str, value: Any, folder: Path) -> Any:
-    """A value with its path made whole, if it is one."""
+def _absolute_path(section: str, key: str, value: Any, folder: Path) -> Any:
     is_one = (section, key) in _PATHS and isinstance(value, str)
     if is_one and value and (key == "data_dir" or value.endswith(".npz")):
         return str(folder.absolute() / Path(value).expanduser())
     return value
+
+
+def _described(clients: Clients) -> ClientsSection:
+    """How a file describes clients: as they were drawn, or in a file of their own."""
+    if clients.recipe is None:
+        return ClientsSection(file=CLIENTS_FILE)
+    given = {name: _listed(value) for name, value in clients.recipe.items()}
+    return ClientsSection(**{name: value for name, value in given.items() if value is not None})
+
+
+def _listed(value: Any) -> Any:
+    """A column as TOML can hold it; no capacity is None."""
+    plain = value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value
+    return None if isinstance(plain, float) and math.isinf(plain) else plain
 
 
 def _clients_section(values: Table) -> ClientsSection:
@@ -131,34 +232,7 @@ def _clients_section(values: Table) -> ClientsSection:
     return ClientsSection(**values)
 
 
-def _apply(table: Table, text: str) -> None:
-    section, name, value = parse_change(text)
-    part = table.setdefault(section, {})
-    if not isinstance(part, dict):
-        raise InputError.of(section, "a section", shown(part))
-    part[name] = _whole_path(section, name, value, Path())
-
-
-def parse_change(text: str) -> tuple[str, str, Any]:
-    """Section, key and value of `section.key=value`; the section may be left out if only one has the key.
-
-    >>> parse_change("num_rounds=50")
-    ('game', 'num_rounds', 50)
-    """
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise InputError.of("changes", "section.key=value", shown(text))
-    section, dot, name = key.strip().partition(".")
-    if not dot:
-        section, name = home(section), section
-    return section, name, parse_value(value.strip(), f"{section}.{name}")
-
-
-def _section(table: Table, name: str) -> Table:
-    return dict(table.get(name, {}))
-
-
-def _in_section(source: str, name: str, make: Any) -> Any:
+def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
     try:
         return make()
     except InputError as error:
@@ -169,4 +243,10 @@ def _plain(value: Any) -> Any:
     """What TOML can hold."""
     if isinstance(value, Distribution):
         return value.model_dump()
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {key: describe(item) for key, item in value.items()}
+    if isinstance(value, Dataset):
+        return f"<Dataset {value.name!r}>"
+    return value if isinstance(value, bool | int | float | list) else describe(value)

@@ -4,19 +4,22 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from dufl.errors import InputError, shown
-from dufl.experiment.sections import ClientsSection, DataSection, LeaderSection
+from dufl.experiment.sections import ClientsSection, Data, Leader
 from dufl.game.parameters import Game
 from dufl.inputs import nearest, unknown_key
 from dufl.learning.settings import Training
 
+ROOT = ""  # the section of the keys that stand above all sections
+
 KEYS: dict[str, Sequence[str]] = {
+    ROOT: ["policy"],
     "game": [
         *(name for name in Game.model_fields if name != "clients"),
         *("strong_convexity", "smoothness", "learning_rate"),
     ],
     "clients": list(ClientsSection.model_fields),
-    "leader": list(LeaderSection.model_fields),
-    "data": list(DataSection.model_fields),
+    "leader": list(Leader.model_fields),
+    "data": list(Data.model_fields),
     "training": list(Training.model_fields),
 }
 
@@ -51,32 +54,41 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
 }
 
 
-def home(name: str) -> str:
-    """The one section that has a key of this name.
+def split_key(key: str) -> tuple[str, str]:
+    """Section and name of a key; the section may be left out where only one has the name.
 
-    >>> home("num_rounds")
-    'game'
+    >>> split_key("game.num_rounds"), split_key("num_rounds"), split_key("policy")
+    (('game', 'num_rounds'), ('game', 'num_rounds'), ('', 'policy'))
     """
+    section, dot, name = key.strip().partition(".")
+    return (section, name) if dot else (_section_of(section), section)
+
+
+def _section_of(name: str) -> str:
     sections = [section for section, known in KEYS.items() if name in known]
     if len(sections) == 1:
         return sections[0]
     if sections:
-        raise InputError.of("changes", f"one of {', '.join(f'{s}.{name}' for s in sections)}", name)
-    raise InputError(unknown(name))
+        rule = f"one of {', '.join(f'{s}.{name}' for s in sections)}"
+        raise InputError.of("changes", rule, name)
+    raise InputError(unknown(name), field=name)
 
 
 def check_keys(table: dict[str, object]) -> None:
     """Refuse sections and keys that do not exist."""
+    sections = {section: known for section, known in KEYS.items() if section != ROOT}
     for section, values in table.items():
-        if section not in KEYS and not isinstance(values, dict):
-            raise InputError(unknown(section))
-        if section not in KEYS:
-            raise InputError(unknown_key(section, KEYS, " (a section)"))
+        if section in KEYS[ROOT]:
+            continue
+        if section not in sections and not isinstance(values, dict):
+            raise InputError(unknown(section), field=section)
+        if section not in sections:
+            raise InputError(unknown_key(section, sections, " (a section)"), field=section)
         if not isinstance(values, dict):
-            raise InputError.of(f"[{section}]", "a section", shown(values))
+            raise InputError.of(section, "a section", values, text=shown(values))
         for key in values:
             if key not in KEYS[section]:
-                raise InputError(unknown(key, section))
+                raise InputError(unknown(key, section), field=f"{section}.{key}")
 
 
 def unknown(key: str, section: str = "") -> str:
@@ -121,7 +133,7 @@ def _normal(name: str) -> str:
 
 
 def _named(name: str) -> list[str]:
-    return [f"{section}.{name}" for section, known in KEYS.items() if name in known]
+    return [f"{section}.{name}".lstrip(".") for section, known in KEYS.items() if name in known]
 
 
 def _advice(keys: Iterable[str]) -> str:

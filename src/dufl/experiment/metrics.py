@@ -90,6 +90,7 @@ def _record(values: Any, round: int) -> Record:
     if sum(values["volumes"]) != values["total_volume"]:
         raise InputError.of("total_volume", "the sum of volumes", values["total_volume"])
     known = {name: value for name, value in values.items() if value is not None}
+    known["metrics"] = {n: math.nan if v is None else float(v) for n, v in values["metrics"].items()}
     return Record(**{**_UNKNOWN, **known})
 
 
@@ -123,6 +124,10 @@ def _are_reasons(value: object) -> bool:
     )
 
 
+def _are_metrics(value: object) -> bool:
+    return isinstance(value, dict) and all(item is None or _is_number(item) for item in value.values())
+
+
 _COUNT = "an integer >= 0", _is_count
 _COUNTS = "a list of integers >= 0", _are_counts
 _AMOUNT = f"in [0, {_MOST:g}]", _is_amount
@@ -145,6 +150,7 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "dropped": _COUNTS,
     "refused": ("an object of texts, by the number of the client", _are_reasons),
     "seconds": _AMOUNT,
+    "metrics": ("an object of numbers", _are_metrics),
 }
 _UNKNOWN: Mapping[str, Any] = {  # what null stands for: JSON has neither infinity nor NaN
     "accuracy": math.nan,

@@ -1,28 +1,14 @@
-"""What `dufl plan` and the explorer do with a configuration: pin, plan, compare, sum up."""
+"""What `dufl plan` and the explorer do with a plan: compare it with a baseline, and sum it up."""
 
 from typing import Any
 
-from dufl.experiment.config import Config
-from dufl.game.plan import Offer, Plan, algorithm1_baseline, equilibrium
+from dufl.experiment.config import Experiment
+from dufl.game.plan import Plan, algorithm1_baseline, equilibrium
 from dufl.game.search import Progress
 
 
-def pinned(config: Config, payment: float | None, conservation_rate: float | None) -> Config:
-    """The configuration with what is fixed as its whole range, so that it plans the same again."""
-    offer = Offer(
-        payment=0.0 if payment is None else payment,
-        conservation_rate=0.0 if conservation_rate is None else conservation_rate,
-    )
-    ranges: dict[str, tuple[float, float]] = {}
-    if payment is not None:
-        ranges["payment_range"] = (offer.payment, offer.payment)
-    if conservation_rate is not None:
-        ranges["conservation_range"] = (offer.conservation_rate, offer.conservation_rate)
-    return config.model_copy(update={"game": config.game.replace(**ranges)}) if ranges else config
-
-
-def offered(config: Config) -> Plan:
-    """The clients' answer, where both payment and conservation rate are pinned."""
+def offered(config: Experiment) -> Plan:
+    """The clients' response where both payment and conservation rate are fixed."""
     return equilibrium(
         config.game,
         payment=config.game.payment_range[0],

@@ -11,10 +11,9 @@ summary.json       how it ended; where it is listed, the run is over
 """
 
 import fcntl
-import json
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,29 +21,23 @@ from typing import Any
 import numpy as np
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.arrays import read_sealed, write_plan_arrays, write_sealed
-from dufl.experiment.config import Config, change, resolve, whole_paths
+from dufl.experiment.arrays import read_sealed, write_sealed
+from dufl.experiment.config import CLIENTS_FILE, Changes, Experiment
 from dufl.experiment.environment import environment
 from dufl.experiment.files import make_directory, replacing, sync, to_json, write_text
 from dufl.experiment.metrics import FILE as METRICS
 from dufl.experiment.metrics import read_metrics as read_metrics
 from dufl.experiment.metrics import to_line
 from dufl.experiment.output import FLOWER, RUN, Kind, Manifest, check_output, claim
-from dufl.experiment.toml import parse
+from dufl.experiment.plan_directory import write_plan_arrays
+from dufl.experiment.stored_config import flat, read_config, read_json, read_table
 from dufl.game.plan import Plan
-from dufl.game.population import Clients
 from dufl.learning.engine import Named
 from dufl.learning.federation import Arrays, Record
 
-FREE = {
-    ("training", "workers"),
-    ("training", "checkpoint_every"),
-    ("training", "device"),
-    ("data", "data_dir"),
-}
+FREE = {"training.workers", "training.checkpoint_every", "training.device", "data.data_dir"}
 
 
-_CLIENTS = "clients.csv"
 _ENDS = ("checkpoint.npz", "model.safetensors", "summary.json")  # what a run that begins must not find
 
 
@@ -82,8 +75,8 @@ class RunDirectory:
             raise InputError.of(str(self.folder), f"a {self.kind.name}", "something else")
         return found
 
-    def load(self, changes: Iterable[str] = ()) -> Config:
-        """Its configuration, with some `section.key=value` changes."""
+    def load(self, changes: Changes | None = None) -> Experiment:
+        """Its experiment, with some changes."""
         return read_config(self.manifest, changes)
 
     @contextmanager
@@ -114,53 +107,52 @@ class RunDirectory:
         """How to go on."""
         return f"go on with: dufl train --out {shlex.quote(str(self.folder))} --resume"
 
-    def check_free(self, config: Config, resume: bool, force: bool = False) -> None:
+    def check_free(self, experiment: Experiment, resume: bool, force: bool = False) -> None:
         """Refuse what is not a run, a run of another configuration, and one of this unless it is resumed."""
         if not self.exists:
             check_output(self.folder, self.kind, force)
             return
-        self.check_same(config)
+        self.check_same(experiment)
         if not resume:
             raise InputError(
                 f"{self.folder} holds a run already: add --resume to go on with it, or choose another --out"
             )
 
-    def check_same(self, config: Config) -> None:
-        """Refuse to go on with another configuration, saying what differs."""
+    def check_same(self, experiment: Experiment) -> None:
+        """Refuse to resume with another experiment, naming what differs."""
         manifest = self.manifest
-        before = parse(manifest.read_file("config.toml"), str(self.folder / "config.toml"))
-        now = tomllib.loads(config.to_toml())
-        found = []
-        for section in sorted(before.keys() | now.keys()):
-            one, two = before.get(section, {}), now.get(section, {})
-            for key in sorted(one.keys() | two.keys()):
-                if (section, key) not in FREE and one.get(key) != two.get(key):
-                    found.append(f"{section}.{key} was {one.get(key)!r}, is {two.get(key)!r}")
-        listed = config.clients.file and _CLIENTS in manifest.files
-        if listed and manifest.read_file(_CLIENTS).decode() != config.game.clients.to_csv():
-            found.append("the clients in the file are others")
-        if found:
-            raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(found)}")
+        before = flat(read_table(manifest))
+        now = flat(tomllib.loads(experiment.to_toml()))
+        different = [
+            f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+            for key in sorted(before.keys() | now.keys())
+            if key not in FREE and before.get(key) != now.get(key)
+        ]
+        listed = experiment.clients.file and CLIENTS_FILE in manifest.files
+        if listed and manifest.read_file(CLIENTS_FILE).decode() != experiment.game.clients.to_csv():
+            different.append("the clients in the file are others")
+        if different:
+            raise InputError(f"{self.folder} holds a run of another experiment: {'; '.join(different)}")
 
-    def begin(self, config: Config, plan: Plan | None, data: str, force: bool = False) -> None:
+    def begin(self, experiment: Experiment, plan: Plan | None, data: str, force: bool = False) -> None:
         """Write what is known before the first round."""
         with self._writing():
-            self._begin(config, plan, data, force)
+            self._begin(experiment, plan, data, force)
 
-    def _begin(self, config: Config, plan: Plan | None, data: str, force: bool) -> None:
+    def _begin(self, experiment: Experiment, plan: Plan | None, data: str, force: bool) -> None:
         manifest = claim(self.folder, self.kind, force)
         for name in _ENDS:
             (self.folder / name).unlink(missing_ok=True)
         names = ["config.toml", "environment.json"]
-        write_text(self.folder / "config.toml", config.to_toml())
-        if config.clients.file is not None:
-            names.append(_CLIENTS)
-            write_text(self.folder / _CLIENTS, config.game.clients.to_csv())
+        write_text(self.folder / "config.toml", experiment.to_toml())
+        if experiment.clients.file is not None:
+            names.append(CLIENTS_FILE)
+            write_text(self.folder / CLIENTS_FILE, experiment.game.clients.to_csv())
         if plan is not None:
             names.append("plan.npz")
             write_plan_arrays(plan, self.folder / "plan.npz")
         self._rewrite([])
-        facts = environment() | {"seed": config.training.seed, "data": data}
+        facts = environment() | {"seed": experiment.training.seed, "data": data}
         write_text(self.folder / "environment.json", to_json(facts))
         self._begun = manifest.adding(*names)
         self._begun.write()
@@ -271,34 +263,3 @@ class RunDirectory:
             return load_file(path)
         except (OSError, SafetensorError) as fault:
             raise InputError(f"{path} must be the model of the run: {fault}") from None
-
-
-def read_json(manifest: Manifest, name: str) -> dict[str, Any]:
-    """An object in a JSON file of a result."""
-    content = manifest.read_file(name)
-    try:
-        return dict(json.loads(content))
-    except (ValueError, TypeError, RecursionError) as fault:
-        raise InputError(f"{manifest.folder / name} must be one JSON object: {fault}") from None
-
-
-def read_config(manifest: Manifest, changes: Iterable[str] = ()) -> Config:
-    """The configuration of a result, with some changes; nothing outside of its directory is read.
-
-    The clients are those of its own clients.csv, and no other file, unless a change names one.
-    """
-    folder, path = manifest.folder, manifest.folder / "config.toml"
-    table = whole_paths(parse(manifest.read_file("config.toml"), str(path)), folder)
-    _check_clients(path, table)
-    table = change(table, changes)
-    clients = table.get("clients")
-    own = isinstance(clients, dict) and clients.get("file") == _CLIENTS
-    people = Clients.parse_csv(manifest.read_file(_CLIENTS), str(folder / _CLIENTS)) if own else None
-    return resolve(table, folder, str(path), people)
-
-
-def _check_clients(path: Path, table: dict[str, Any]) -> None:
-    section = table.get("clients")
-    named = section.get("file", _CLIENTS) if isinstance(section, dict) else _CLIENTS
-    if named != _CLIENTS:
-        raise InputError.of(f"{path} [clients] file", f"{_CLIENTS!r}, beside it", repr(named))

@@ -1,6 +1,6 @@
-"""The sections of the file that are not a room's own inputs: `[clients]`, `[leader]` and `[data]`."""
+"""The parts of an experiment beside `Game` and `Training`: `Data`, `Leader`, and the clients of a file."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
@@ -24,7 +24,7 @@ from dufl.game.population import (
     Uniform,
 )
 from dufl.inputs import Count, Inputs, NonNegative, Positive, Seed, Share
-from dufl.learning.choices import is_path, make_choice
+from dufl.plugins import Spec, describe, is_description, is_import_path, make_plugin
 
 
 def column(value: object) -> float | list[float] | Distribution:
@@ -66,16 +66,31 @@ class ClientsSection(Inputs):
         return people or Clients.from_csv(folder / self.file)
 
 
-class LeaderSection(Algorithm1Options):
-    """`[leader]`: who chooses payment and conservation rate, and against which competition."""
+class Leader(Algorithm1Options):
+    """How the server's offer is chosen; the section `[leader]` of a file.
+
+    Attributes:
+        method: "stackelberg" anticipates the clients' response; "algorithm1" is the paper's loop, whose
+            options are the other attributes.
+        competition: "mean-field", or "nash": every client accounts for its own influence on the total.
+    """
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
 
     @property
     def algorithm1(self) -> Algorithm1Options:
-        """The part that concerns Algorithm 1."""
+        """The options of Algorithm 1."""
         return Algorithm1Options(**{name: getattr(self, name) for name in Algorithm1Options.model_fields})
+
+
+def _dataset(value: object) -> object:
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, str | Dataset) or callable(value):
+        return value
+    rule = "a name, a path, an import path, a function or a Dataset"
+    raise InputError.of("dataset", rule, value, text=shown(value))
 
 
 def _class_order(value: object) -> object:
@@ -85,22 +100,26 @@ def _class_order(value: object) -> object:
     return value
 
 
-class DataSection(Inputs):
-    """`[data]`: which samples there are, how they arrive and how they get old.
+class Data(Inputs):
+    """Which samples there are, how they arrive and how they age; the section `[data]` of a file.
 
     Attributes:
-        dataset: a known name, the path of an `.npz` file, or `package.module:function`.
-        data_dir: where its files are, if not in `$DUFL_DATA` or the user's cache folder.
+        dataset: a known name, the path of an `.npz` file, an import path, a function that returns a dataset
+            or its four arrays, or a `Dataset`.
+        data_dir: where the files of a known dataset are, if not in `$DUFL_DATA` or the cache directory.
         noise_scale: see `Ageing`.
         noise_growth: see `Ageing`.
         initial_classes: how many classes there are at the start; by default it follows from σ.
-        arrival_until: the share of the rounds by which every class has arrived.
-        class_order: in which classes arrive: label, client (each its own), or a list.
-        skew: how unevenly classes are spread over clients; see `SimulatedStream`. None is evenly.
-        discard: which samples a buffer gives up: uniform or oldest.
+        arrival_until: the fraction of the rounds by which every class has arrived.
+        class_order: the order in which classes arrive: "label", "client" (each its own), or a list.
+        dirichlet_alpha: the concentration of classes per client; see `SimulatedStream`. None is uniform.
+        discard: which samples a buffer discards: "uniform" or "oldest".
+
+    >>> Data("digits").load().describe()
+    'digits: 1,437 train and 360 test samples of shape (1, 8, 8), 10 classes'
     """
 
-    dataset: str = "digits"
+    dataset: Annotated[Spec, BeforeValidator(_dataset)] = "digits"
     data_dir: str | None = None
     noise_scale: NonNegative = 0.5
     noise_growth: Positive = 1.0
@@ -110,11 +129,17 @@ class DataSection(Inputs):
     dirichlet_alpha: Positive | None = None
     discard: Discard = "uniform"
 
+    def __init__(self, dataset: Spec = "digits", **values: Any) -> None:
+        super().__init__(dataset=dataset, **values)
+
     def load(self) -> Dataset:
         """The dataset."""
-        if is_path(self.dataset):
-            return own_dataset(self.dataset, make_choice("dataset", self.dataset))
-        return load_dataset(self.dataset, self.data_dir)
+        spec = self.dataset
+        if isinstance(spec, Dataset):
+            return spec
+        if isinstance(spec, str) and not is_import_path(spec) and not is_description(spec):
+            return load_dataset(spec, self.data_dir)
+        return own_dataset(describe(spec), make_plugin("dataset", spec))
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
         """What clients collect when, and how it looks later, under the σ and T of a game."""

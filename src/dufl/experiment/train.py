@@ -1,7 +1,7 @@
-"""A whole run: configuration → plan → rounds → records, in memory or in a run directory."""
+"""A whole run: experiment → plan → rounds → records, in memory or in a run directory."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,42 +10,50 @@ import numpy as np
 
 from dufl.data.datasets import Dataset
 from dufl.errors import InputError
-from dufl.experiment.config import Config
+from dufl.experiment.callbacks import Action, Callback, Callbacks
+from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.run_directory import RunDirectory
+from dufl.experiment.sections import Data, Leader
+from dufl.game.parameters import Game
+from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
 from dufl.learning.policies import Planned, Policy, make_policy
+from dufl.learning.settings import Training
+from dufl.plugins import Spec, describe
 
-Watch = Callable[[Record], None]
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """What came of training.
+    """A training run and its results.
 
     Attributes:
-        config: what it was told.
-        records: one a round.
-        weights: the model, by the names of its parameters; empty if it was stopped.
+        experiment: what was trained.
+        records: one per round.
+        weights: the model, by the names of its parameters; empty while the run is paused.
         folder: its run directory, if it has one.
+        stopped_early: whether a callback finished it before its last round.
     """
 
-    config: Config
+    experiment: Experiment
     records: list[Record]
     weights: Named = field(default_factory=dict)
     folder: Path | None = None
+    stopped_early: bool = False
 
     def __repr__(self) -> str:
-        training, total = self.config.training, self.config.game.num_rounds
-        what = f"{self.config.data.dataset}, {training.model}, {training.algorithm}, {training.policy}"
+        experiment, training = self.experiment, self.experiment.training
+        total = experiment.game.num_rounds
+        parts = (experiment.data.dataset, training.model, training.algorithm, experiment.policy)
+        what = ", ".join(short_name(part) for part in parts)
         score = f", accuracy {100 * self.accuracy:.2f} %" if self.records else ""
         where = f", in {self.folder}" if self.folder else ""
         return f"Run({what}: {len(self.records)} of {total} rounds{score}{where})"
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are over."""
-        return len(self.records) == self.config.game.num_rounds
+        """Whether all rounds are over, or a callback finished the run."""
+        return self.stopped_early or len(self.records) == self.experiment.game.num_rounds
 
     @property
     def accuracy(self) -> float:
@@ -54,17 +62,19 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The run in a few numbers."""
-        last, training = self.records[-1], self.config.training
+        last, training = self.records[-1], self.experiment.training
         best = max(self.records, key=lambda record: record.accuracy)
         return {
-            "dataset": self.config.data.dataset,
-            "model": training.model,
-            "algorithm": training.algorithm,
-            "policy": training.policy,
+            "dataset": _name(self.experiment.data.dataset),
+            "model": describe(training.model),
+            "algorithm": describe(training.algorithm),
+            "policy": describe(self.experiment.policy),
             "seed": training.seed,
             "rounds": len(self.records),
+            "stopped_early": self.stopped_early,
             "final_accuracy": last.accuracy,
             "final_loss": last.loss,
+            "final_metrics": last.metrics,
             "best_accuracy": best.accuracy,
             "best_round": best.round,
             "total_payment": float(sum(record.payment for record in self.records)),
@@ -80,146 +90,168 @@ class Run:
             "fingerprint": _fingerprint(self.weights),
         }
 
+    def to_frame(self) -> Any:
+        """The records as a pandas `DataFrame`, one row per round; your own metrics are columns too."""
+        from dufl.experiment.frames import records_frame
+
+        return records_frame(self.records)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Run":
+        """The run in a run directory, as far as it has come. Code that it names is not run."""
+        from dufl.experiment.stored import read_run
+
+        return read_run(Path(folder)).run
+
+    def plot(self, **options: Any) -> Any:
+        """A matplotlib figure of accuracy, loss, data and cost over the rounds."""
+        return late("dufl.report.figures:plot_run")(self, **options)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML report of a run that has a run directory; returns its path."""
+        if self.folder is None:
+            raise InputError("out must be given to train for a report of the run", field="out")
+        write_report = late("dufl.report.training_report:write_report")
+        return Path(write_report([self.folder], Path(path) if path else None).path)
+
+    def _repr_html_(self) -> str:
+        return str(late("dufl.report.figures:run_html")(self))
+
 
 def train(
-    config: Config,
-    out: str | Path | None = None,
+    experiment: Experiment | Game | None = None,
     *,
+    data: Data | None = None,
+    training: Training | None = None,
+    policy: Spec | None = None,
+    leader: Leader | None = None,
+    out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
-    tensorboard: bool = False,
+    callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
     dataset: Dataset | None = None,
-    watch: Watch = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train a federation.
 
     Args:
-        config: what to do; see `dufl.load_config`.
-        out: a run directory to write; without one nothing is kept but what is returned.
-        resume: go on with the run that is there.
-        force: write there even if the directory holds something else; a run that is there is never replaced.
-        tensorboard: write events for TensorBoard into the run directory.
-        dataset: the one that the configuration names, if it is loaded already.
-        watch: called after every round with its record; when resuming, first with those that are there.
-        stop: asked after every round; if it says so, a checkpoint is written and the run is left.
+        experiment: what to train, or the game alone; the paper's game by default.
+        data: see `Experiment`; likewise `training`, `policy` and `leader`.
+        training: how clients train.
+        policy: how data is updated.
+        leader: how the offer of the policy "dufl" is chosen.
+        out: a run directory to write; without one the result is only returned.
+        resume: resume the run in `out`.
+        force: write to `out` even if it holds something else; a run is never replaced.
+        callbacks: called after every round; see `Callback`.
+        dataset: the one that `data` names, if it is loaded already.
+
+    >>> run = train(Game(num_rounds=3), training=Training(local_epochs=1), policy="static")
+    >>> len(run.records), run.finished
+    (3, True)
     """
+    experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
     if out == "":
-        raise InputError.of("--out", "the name of a directory", "an empty text")
-    place = None if out is None else RunDirectory(Path(out))
-    if place is None and (resume or tensorboard):
-        raise InputError(f"out must be given with {'resume' if resume else 'tensorboard'}=True")
+        raise InputError.of("out", "the name of a directory", "", text="an empty text")
+    if out is None and resume:
+        raise InputError("out must be given with resume=True", field="out")
+    place, hooks = None if out is None else RunDirectory(Path(out)), Callbacks(callbacks)
     if place is not None:
-        place.check_free(config, resume, force)
+        place.check_free(experiment, resume, force)
         if place.summary is not None:
-            return _over(config, place, watch)
-    found = dataset or config.data.load()
-    settings, game = config.training, config.game
-    simulation = config.data.simulation(found, game, settings.seed)
-    policy = make_policy(settings.policy, game, config.solve, settings.seed)
-    engine = make_engine(found, simulation, settings, game.clients.size)
+            return _finished(experiment, place, hooks)
+    samples = dataset or experiment.data.load()
+    settings, game = experiment.training, experiment.game
+    simulation = experiment.data.simulation(samples, game, settings.seed)
+    update = make_policy(experiment.policy, game, experiment.solve, settings.seed)
+    engine = make_engine(samples, simulation, settings, game.clients.size)
     try:
-        federation = Federation(game, simulation, policy, settings, engine)
+        federation = Federation(game, simulation, update, settings, engine)
         if place is None:
-            return _rounds(config, federation, None, None, [], watch, stop)
-        with place.locked():  # all that can be wrong has shown itself: nothing is written before
-            records = _begin(config, place, federation, policy, found, force)
-            events = _events(place, federation.round) if tensorboard else None
-            return _rounds(config, federation, place, events, records, watch, stop)
+            return _rounds(experiment, federation, None, [], hooks)
+        with place.locked():  # everything has been checked: nothing is written before
+            records = _begin(experiment, place, federation, update, samples, force)
+            return _rounds(experiment, federation, place, records, hooks)
     finally:
         engine.close()
 
 
-def _over(config: Config, place: RunDirectory, watch: Watch) -> Run:
-    """A run that is over already."""
-    records = place.records()
-    if len(records) != config.game.num_rounds:
-        raise InputError.of(
-            f"{place.folder}/metrics.jsonl", f"of {config.game.num_rounds} rounds", len(records)
-        )
+def _finished(experiment: Experiment, place: RunDirectory, callbacks: Callbacks) -> Run:
+    """A run that has finished already."""
+    records, summary = place.records(), place.summary or {}
+    early = summary.get("stopped_early") is True
+    rounds = summary.get("rounds") if early else experiment.game.num_rounds
+    if len(records) != rounds:
+        raise InputError.of(f"{place.folder}/metrics.jsonl", f"of {rounds} rounds", len(records))
+    callbacks.begin(experiment, place.folder)
     for record in records:
-        watch(record)
-    return Run(config, records, place.weights(), place.folder)
+        callbacks.round_end(record)
+    run = Run(experiment, records, place.weights(), place.folder, early)
+    callbacks.end(run)
+    return run
 
 
 def _begin(
-    config: Config,
+    experiment: Experiment,
     place: RunDirectory,
     federation: Federation,
     policy: Policy,
     dataset: Dataset,
     force: bool,
 ) -> list[Record]:
-    """Write what is known, or take up the run that is there; its records so far."""
+    """Write what is known before the first round, or resume the run that is there; its records so far."""
     data = data_fingerprint(dataset)
     if not place.exists:
-        place.begin(config, policy.plan if isinstance(policy, Planned) else None, data, force)
+        place.begin(experiment, policy.plan if isinstance(policy, Planned) else None, data, force)
         return []
     place.check_data(data)
     state, records = place.resume()
     if state is not None:
         try:
             federation.restore(state)
-        except (KeyError, ValueError, IndexError, TypeError) as fault:
-            raise InputError(f"{place.folder}/checkpoint.npz must be of this run: {fault}") from None
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise InputError(f"{place.folder}/checkpoint.npz must be of this run: {error}") from None
     return records
 
 
 def _rounds(
-    config: Config,
+    experiment: Experiment,
     federation: Federation,
     place: RunDirectory | None,
-    events: Watch | None,
     records: list[Record],
-    watch: Watch,
-    stop: Callable[[], bool],
+    callbacks: Callbacks,
 ) -> Run:
     folder = None if place is None else place.folder
+    callbacks.begin(experiment, folder)
+    action = None
     for record in records:
-        watch(record)
-    while not federation.done:
+        action = callbacks.round_end(record)
+    while not federation.done and action is not Action.FINISH:
         records.append(federation.play())
-        stopping = stop() and not federation.done
         if place is not None:
             place.add(records[-1])
-            due = federation.done or federation.round % config.training.checkpoint_every == 0
-            if due or stopping:
-                place.checkpoint(federation.state())
-        if events is not None:
-            events(records[-1])
-        watch(records[-1])
-        if stopping:
-            return Run(config, records, folder=folder)
-    run = Run(config, records, federation.named(), folder)
+        action = callbacks.round_end(records[-1])
+        ends = federation.done or action is not None
+        if place is not None and (ends or federation.round % experiment.training.checkpoint_every == 0):
+            place.checkpoint(federation.state())
+        if action is Action.PAUSE and not federation.done:
+            run = Run(experiment, records, folder=folder)
+            callbacks.end(run)
+            return run
+    run = Run(experiment, records, federation.named(), folder, stopped_early=not federation.done)
     if place is not None:
         place.finish(run.weights, run.summary())
+    callbacks.end(run)
     return run
 
 
-def _events(place: RunDirectory, begun: int) -> Watch:
-    """A writer of TensorBoard events."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise InputError("tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
-    writer = SummaryWriter(str(place.folder), purge_step=begun)
+def short_name(spec: Spec) -> str:
+    """The name of a plugin without its module or directory, for tables."""
+    text = _name(spec)
+    return Path(text).name if text.endswith(".npz") else text.rpartition(":")[2].strip("<>")
 
-    def write(record: Record) -> None:
-        for name in (
-            "accuracy",
-            "loss",
-            "total_volume",
-            "mean_age",
-            "planned_staleness",
-            "payment",
-            "server_cost",
-        ):
-            value = getattr(record, name)
-            if value is not None:
-                writer.add_scalar(name, value, record.round)
-        writer.flush()
 
-    return write
+def _name(spec: Spec) -> str:
+    return spec.name if isinstance(spec, Dataset) else describe(spec)
 
 
 def _fingerprint(weights: Named) -> str:

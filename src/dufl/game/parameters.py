@@ -74,10 +74,6 @@ class Game(Inputs):
         rest = {name: v for name, v in values.items() if name not in given}
         return {**rest, **convergence_weights(**given)}
 
-    def replace(self, **changes: Any) -> "Game":
-        """This game with some fields changed, and everything checked again."""
-        return Game(**({name: getattr(self, name) for name in Game.model_fields} | changes))
-
 
 class ConvergenceWeights(TypedDict):
     """κ1, κ2 and κ3, ready for `Game(**weights)`."""

@@ -8,6 +8,7 @@ certify      an independent proof of how good the clients' part of a plan is
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Inputs, NonNegative, Share
+from dufl.late import late
 
 Method = Literal["stackelberg", "algorithm1"]
 
@@ -170,6 +172,31 @@ class Plan:
             f"server_cost={self.server_cost:.6g}, method={self.method!r}, competition={self.competition!r}, "
             f"clients={self.game.clients.size}, rounds={self.game.num_rounds}, residual={self.residual:.1e})"
         )
+
+    @property
+    def offer(self) -> Offer:
+        """(R, θ), what the server announces."""
+        return Offer(payment=self.payment, conservation_rate=self.conservation_rate)
+
+    def to_frame(self) -> Any:
+        """A pandas `DataFrame` with one row per round: volume, collection, staleness and cost by term."""
+        return late("dufl.experiment.frames:plan_frame")(self)
+
+    def save(self, folder: str | Path, *, force: bool = False) -> None:
+        """Write the plan into a directory of its own, from which `Plan.load` and `dufl certify` read it."""
+        late("dufl.experiment.plan_directory:write_plan")(self, Path(folder), force=force)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Plan":
+        """The plan that `save` or `dufl plan --out` wrote into a directory."""
+        return late("dufl.experiment.plan_directory:read_plan")(Path(folder))  # type: ignore[no-any-return]
+
+    def plot(self, kind: str = "trajectories", **options: Any) -> Any:
+        """A matplotlib figure: "trajectories", "surface" (the server's cost) or "utilities" (of clients)."""
+        return late("dufl.report.figures:plot_plan")(self, kind, **options)
+
+    def _repr_html_(self) -> str:
+        return str(late("dufl.report.figures:plan_html")(self))
 
     def summary(self) -> dict[str, Any]:
         """The plan in plain numbers, for programs."""

@@ -5,7 +5,7 @@ CSV file, and are checked together in one place.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,6 +82,7 @@ class Clients:
         initial_staleness: S_k(0); 1 at the start, more when planning again in mid-course.
         capacity: the most samples the buffer takes; infinite if there is no limit.
         multiplicity: how many alike clients each entry stands for; 1 but in a compressed population.
+        recipe: the arguments of `Clients.draw`, if the clients were drawn; None otherwise.
 
     >>> Clients([100, 200], collection_cost=1e-3, training_cost=1e-5).size
     2
@@ -93,6 +94,7 @@ class Clients:
     initial_staleness: Vector
     capacity: Vector
     multiplicity: Vector
+    recipe: Mapping[str, Any] | None
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class Clients:
             raise InputError.of("the number of clients", f"{MOST_CLIENTS:,} at most", size)
         for name, values in columns.items():
             object.__setattr__(self, name, _spread(name, values, size))
+        object.__setattr__(self, "recipe", None)
         for name in COLUMNS:
             _check(name, getattr(self, name))
         if not allow_empty and not self.initial_volume.any():
@@ -151,7 +154,17 @@ class Clients:
 
         collecting, training = column(collection_cost), column(training_cost)
         columns = (column(initial_volume), collecting, training)
-        return cls(*columns, column(initial_staleness), column(capacity), count=count)
+        clients = cls(*columns, column(initial_staleness), column(capacity), count=count)
+        given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
+        recipe = {"count": count, "seed": seed, **dict(zip(COLUMNS, given, strict=True))}
+        object.__setattr__(clients, "recipe", recipe)
+        return clients
+
+    def redraw(self, seed: int) -> "Clients":
+        """Clients drawn from the same distributions with another seed."""
+        if self.recipe is None:
+            raise InputError("clients must be drawn by Clients.draw to be drawn again", field="clients")
+        return Clients.draw(**{**self.recipe, "seed": seed})
 
     @classmethod
     def from_csv(cls, path: str | Path) -> "Clients":
@@ -198,6 +211,7 @@ class Clients:
             values = np.ascontiguousarray(getattr(self, name)[which])
             values.flags.writeable = False
             object.__setattr__(part, name, values)
+        object.__setattr__(part, "recipe", None)
         return part
 
 

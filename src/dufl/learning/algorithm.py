@@ -7,19 +7,22 @@ In every algorithm a client minimizes, by local SGD from the global weights w(t)
 Algorithms differ in `strength` and `linear` (the `LocalPenalty`) and in how the server computes w(t+1) from
 the updates. An algorithm is three functions without side effects:
 
-    init(weights, num_clients)     → state           before the first round
-    penalty(state, client)         → LocalPenalty    for a client that takes part
-    apply(state, weights, updates) → weights, state  after a round
+    init(weights, num_clients, training) → state           before the first round
+    penalty(state, client)               → LocalPenalty    for a client that takes part
+    apply(state, weights, updates)       → weights, state  after a round
 
 A state is a mapping from names to vectors, so that a checkpoint can hold it.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from dufl.learning.settings import Training
 
 Vector = npt.NDArray[np.float32]
 State = Mapping[str, Vector]
@@ -43,19 +46,21 @@ class Update:
         weights: what came out.
         model_buffers: what else its model keeps, such as running means; averaged by volume, whatever the
             algorithm.
+        steps: how many steps of SGD it took.
     """
 
     client: int
     volume: int
     weights: Vector
     model_buffers: Vector
+    steps: int = 0
 
 
 class Algorithm(Protocol):
     """A federated algorithm."""
 
-    def init(self, weights: Vector, num_clients: int) -> State:
-        """The state before the first round."""
+    def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
+        """The state before the first round; `training` has the learning rate, the batch size and so on."""
         ...
 
     def penalty(self, state: State, client: int) -> LocalPenalty:

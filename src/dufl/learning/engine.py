@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,23 +18,61 @@ import numpy.typing as npt
 from dufl.data.ageing import aligned
 from dufl.data.datasets import Dataset
 from dufl.data.simulation import Simulation
+from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.logistic import evaluate_logistic, train_logistic
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
+from dufl.plugins import Spec, calling, resolve
 
 Named = Mapping[str, npt.NDArray[Any]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CHUNK = 1000  # test samples evaluated at a time
+Part = tuple[int, float, npt.NDArray[np.float32] | None]  # correct, sum of losses, logits
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on the test samples."""
+    """How good a model is on the test samples: accuracy, mean loss, and the user's own metrics by name."""
 
     accuracy: float
     loss: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Metrics:
+    """The user's own metrics: functions of (labels, logits) that return a number."""
+
+    def __init__(self, settings: Training) -> None:
+        self._functions = {name: _metric(spec) for name, spec in settings.metrics.items()}
+        self._specs = settings.metrics
+
+    def __bool__(self) -> bool:
+        return bool(self._functions)
+
+    def values(self, labels: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]) -> dict[str, float]:
+        """Every metric; both arrays are read-only."""
+        labels, logits = labels.view(), logits.view()
+        labels.flags.writeable = logits.flags.writeable = False
+        return {name: self._value(name, labels, logits) for name in self._functions}
+
+    def _value(self, name: str, labels: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]) -> float:
+        with calling("metric", self._specs[name]):
+            value = self._functions[name](labels, logits)
+            is_number = isinstance(value, Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
+            number = float(value) if is_number else None
+        if number is None:
+            raise InputError.of(f"the value of metric {name!r}", "a number", type(value).__name__)
+        return number
+
+
+def _metric(spec: Spec) -> Callable[..., Any]:
+    made = resolve("metric", spec)
+    if isinstance(made, type):
+        with calling("metric", spec, "while it was made"):
+            made = made()
+    return made  # type: ignore[no-any-return]
 
 
 class Engine(Protocol):
@@ -73,6 +112,7 @@ class CompiledEngine:
         self._labels = dataset.test.labels
         self._threads = ThreadPoolExecutor(settings.num_workers)
         self._own = threading.local()
+        self._metrics = Metrics(settings)
 
     @property
     def start(self) -> tuple[Vector, Vector]:
@@ -83,7 +123,9 @@ class CompiledEngine:
         """Train every client from the same weights."""
 
         def work(task: Task) -> Update:
-            return Update(task.client, len(task.labels), self._train(weights, task), model_buffers)
+            size = len(task.labels)
+            steps = self._settings.local_epochs * -(-size // self._settings.batch_size)
+            return Update(task.client, size, self._train(weights, task), model_buffers, steps)
 
         return spread(self._threads, work, tasks, 2 * self._settings.num_workers)
 
@@ -113,10 +155,17 @@ class CompiledEngine:
     def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
         """Test a model."""
 
-        def work(part: slice) -> tuple[int, float]:
-            return evaluate_logistic(weights, self._test[part], self._labels[part], self._classes)
+        def work(part: slice) -> Part:
+            features = self._test[part]
+            right, loss = evaluate_logistic(weights, features, self._labels[part], self._classes)
+            return right, loss, self._logits(weights, features) if self._metrics else None
 
-        return score(spread(self._threads, work, parts(len(self._labels)), 64), len(self._labels))
+        parts_found = spread(self._threads, work, parts(len(self._labels)), 64)
+        return score(parts_found, self._labels, self._metrics)
+
+    def _logits(self, weights: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        named = self.named(weights, weights[:0])
+        return np.asarray(features @ named["1.weight"].T + named["1.bias"], np.float32)
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """As in `torch.nn.Sequential(Flatten(), Linear(…))`."""
@@ -162,9 +211,12 @@ def parts(size: int) -> list[slice]:
     return [slice(begin, min(begin + CHUNK, size)) for begin in range(0, size, CHUNK)]
 
 
-def score(found: Iterable[tuple[int, float]], size: int) -> Score:
-    """The score from how many were right, and the sum of their losses, in every chunk."""
-    right, loss = 0, 0.0
-    for some, lost in found:
+def score(found: Iterable[Part], labels: npt.NDArray[np.int64], metrics: Metrics) -> Score:
+    """The score from the correct samples, the sum of losses and the logits of every chunk."""
+    right, loss, logits = 0, 0.0, []
+    for some, lost, part in found:
         right, loss = right + some, loss + lost
-    return Score(right / size, loss / size)
+        logits.append(part)
+    size = len(labels)
+    own = metrics.values(labels, np.concatenate(logits)) if metrics else {}  # type: ignore[arg-type]
+    return Score(right / size, loss / size, own)

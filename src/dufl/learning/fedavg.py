@@ -9,15 +9,19 @@ Learning of Deep Networks from Decentralized Data* (AISTATS 2017).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
+
+if TYPE_CHECKING:
+    from dufl.learning.settings import Training
 
 
 @dataclass(frozen=True)
 class FedAvg:
     """The mean of the clients' weights, by volume."""
 
-    def init(self, weights: Vector, num_clients: int) -> State:
+    def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
         """Nothing is carried from round to round."""
         return {}
 

@@ -15,10 +15,14 @@ At every moment h = 1/N·Σ_k g_k.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
+
+if TYPE_CHECKING:
+    from dufl.learning.settings import Training
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class FedDyn:
 
     feddyn_alpha: float = 0.1  # α
 
-    def init(self, weights: Vector, num_clients: int) -> State:
+    def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
         """With h = 0; a client's g_k is there from its first update on."""
         return {"server": np.zeros_like(weights), "clients": np.array([num_clients], np.float32)}
 

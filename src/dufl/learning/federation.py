@@ -10,7 +10,7 @@ them over goes on as the first would have.
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class Record:
         dropped: the clients that should have answered and did not.
         refused: the clients whose update was not used, and why.
         seconds: how long the round took; the only entry that differs between equal runs.
+        metrics: the user's own metrics on the test samples, by name.
     """
 
     round: int
@@ -71,6 +72,7 @@ class Record:
     dropped: list[int]
     refused: dict[str, str]
     seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Federation:
@@ -87,7 +89,7 @@ class Federation:
         self._settings = settings
         self._engine = engine
         self._algorithm = settings.make_algorithm()
-        self._state = self._algorithm.init(self.weights, game.clients.size)
+        self._state = self._algorithm.init(self.weights, game.clients.size, settings)
         self._streams = [simulation.stream(k) for k in range(game.clients.size)]
         sizes = [policy.size(k) for k in range(game.clients.size)]
         self._check_room(sizes, 0)
@@ -127,6 +129,7 @@ class Federation:
             dropped=dropped,
             refused=arrivals.refused,
             seconds=time.perf_counter() - began,
+            metrics=score.metrics,
             **facts,
         )
 
@@ -173,7 +176,7 @@ class Federation:
         return found
 
     def _check_room(self, sizes: list[int], round: int) -> None:
-        self._simulation.check_room(sizes, f"in round {round} by policy {self._settings.policy!r}")
+        self._simulation.check_room(sizes, f"in round {round} by the policy")
 
     def _update_data(self, collected: list[tuple[int, Samples]]) -> None:
         """Every buffer conserves, discards, merges and ages."""

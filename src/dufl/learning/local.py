@@ -1,5 +1,6 @@
 """Local training with torch, for any model: SGD on a client's samples with what the algorithm adds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dufl.errors import InputError
 from dufl.learning.algorithm import LocalPenalty, Vector
-from dufl.learning.choices import calling
 from dufl.learning.models import build, check_logits
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
+from dufl.plugins import calling, describe, resolve
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -35,6 +37,7 @@ class LocalModel:
         self._parameters = list(self._model.parameters())
         self._kept = list(self._model.buffers())
         self._batch_norm = next((m for m in self._model.modules() if isinstance(m, _BATCH_NORMS)), None)
+        self._loss = _loss(settings)
         self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
 
     def named(self, weights: Vector, model_buffers: Vector) -> dict[str, npt.NDArray[Any]]:
@@ -48,14 +51,14 @@ class LocalModel:
 
     def train(
         self, weights: Vector, model_buffers: Vector, features: npt.NDArray[np.float32], task: Task
-    ) -> tuple[Vector, Vector]:
-        """The weights and buffers after local training from the given ones."""
+    ) -> tuple[Vector, Vector, int]:
+        """The weights and model buffers after local training from the given ones, and the steps it took."""
         with calling("model", self._settings.model, f"training client {task.client} in round {task.round}"):
             return self._train(weights, model_buffers, features, task)
 
     def _train(
         self, weights: Vector, model_buffers: Vector, features: npt.NDArray[np.float32], task: Task
-    ) -> tuple[Vector, Vector]:
+    ) -> tuple[Vector, Vector, int]:
         settings, model = self._settings, self._model
         self._load(weights, model_buffers)
         model.train()
@@ -64,15 +67,17 @@ class LocalModel:
         start = [parameter.detach().clone() for parameter in self._parameters]
         linear = self._split(task.penalty.linear)
         velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
+        steps = 0
         for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
             for batch in self._batches(order):
                 model.zero_grad()
                 with self._precision():
-                    loss = functional.cross_entropy(self._logits(images[batch]), labels[batch])
+                    loss = self._loss(self._logits(images[batch]), labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._add(task.penalty, start, linear)
                 self._step(velocity)
-        return self.state()
+                steps += 1
+        return *self.state(), steps
 
     def _batches(self, order: torch.Tensor) -> list[torch.Tensor]:
         """The batches of an epoch; batch normalisation cannot do with one sample alone, which is left out."""
@@ -86,8 +91,8 @@ class LocalModel:
         model_buffers: Vector,
         features: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
-    ) -> tuple[int, float]:
-        """How many are right, and the sum of their losses."""
+    ) -> tuple[int, float, npt.NDArray[np.float32]]:
+        """How many are right, the sum of their losses, and the logits."""
         with calling("model", self._settings.model, "while it was tested"):
             return self._evaluate(weights, model_buffers, features, labels)
 
@@ -97,20 +102,26 @@ class LocalModel:
         model_buffers: Vector,
         features: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
-    ) -> tuple[int, float]:
+    ) -> tuple[int, float, npt.NDArray[np.float32]]:
         self._load(weights, model_buffers)
         self._model.eval()
-        right, lost = 0, 0.0
+        right, lost, every = 0, 0.0, []
         known = torch.from_numpy(labels).to(self._device)
         with torch.no_grad():
             for batch in torch.split(torch.arange(len(labels)), 250):
                 with self._precision():
                     logits = self._logits(self._tensor(features[batch.numpy()]))
-                found = logits.float()
-                loss = functional.cross_entropy(found, known[batch], reduction="sum")
-                right += int((found.argmax(1) == known[batch]).sum())
-                lost += float(loss)
-        return right, lost
+                logits = logits.float()
+                right += int((logits.argmax(1) == known[batch]).sum())
+                lost += self._total_loss(logits, known[batch])
+                every.append(logits.cpu().numpy())
+        return right, lost, np.concatenate(every)
+
+    def _total_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> float:
+        """The sum over a batch."""
+        if self._settings.loss == "cross_entropy":
+            return float(functional.cross_entropy(logits, labels, reduction="sum"))
+        return float(self._loss(logits, labels)) * len(labels)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         wanted = len(images), self._classes
@@ -172,3 +183,24 @@ def _cut(vector: Vector, like: list[Any], device: torch.device) -> list[torch.Te
 def _torch_seed(seed: int, client: int, round: int) -> int:
     """For layers that draw at random, such as dropout."""
     return int(np.random.SeedSequence([seed, client, round + 1, 10]).generate_state(1)[0])
+
+
+def _loss(settings: Training) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The mean loss of a batch."""
+    if settings.loss == "cross_entropy":
+        return functional.cross_entropy
+    spec = settings.loss
+    own = resolve("loss", spec)
+    if isinstance(own, type):
+        with calling("loss", spec, "while it was made"):
+            own = own()
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with calling("loss", spec):
+            value = own(logits, labels)
+        if not isinstance(value, torch.Tensor) or value.ndim:
+            got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InputError.of(f"the output of loss {describe(spec)!r}", "a tensor of one number", got)
+        return value
+
+    return loss

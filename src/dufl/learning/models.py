@@ -4,7 +4,7 @@ Ours have no buffers: normalisation is within a sample, because the batch statis
 buffers do not average. All take features in [0, 1] and give one logit a class.
 """
 
-import inspect
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,16 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dufl.errors import InputError
-from dufl.learning.choices import calling, import_choice
-from dufl.learning.model_names import check_name
+from dufl.learning.settings import MODELS
+from dufl.plugins import Spec, accepted_keywords, calling, check_spec, describe, resolve
 
 
-def build(name: str, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
+def build(spec: Spec, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
     """A model with its initial weights, tried on two samples.
 
     Args:
-        name: logistic, cnn, resnet18, resnet18-coarse, or `package.module:Class`, which is called with the
-            keywords `shape` and `num_classes` as far as it takes them.
+        spec: see `Training.model`.
         shape: of one sample.
         num_classes: how many logits.
         seed: decides the initial weights; torch's own generator goes on as if nothing had been drawn.
@@ -31,11 +30,12 @@ def build(name: str, shape: tuple[int, ...], num_classes: int, seed: int = 0) ->
     >>> build("logistic", (1, 8, 8), 10)(torch.zeros(3, 1, 8, 8)).shape
     torch.Size([3, 10])
     """
-    check_name(name)
+    check_spec("model", spec, MODELS)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed % 2**64)  # torch.manual_seed would reseed the GPUs too
-        model = OURS[name](shape, num_classes) if name in OURS else _own(name, shape, num_classes)
-        _try(model, name, shape, num_classes)  # also gives lazy layers their weights
+        known = OURS.get(spec) if isinstance(spec, str) else None
+        model = known(shape, num_classes) if known else _own(spec, shape, num_classes)
+        _try(model, describe(spec), shape, num_classes)  # also gives lazy layers their weights
     return model
 
 
@@ -167,27 +167,26 @@ def _picture(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     return shape
 
 
-def _own(path: str, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """A user's own model by import path."""
-    made = import_choice("model", path)
-    with calling("model", path, "while it was made"):
-        model = made(**_taken(made, {"shape": shape, "num_classes": num_classes}))
+def _own(spec: Spec, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A user's own model: made by a class or function, or a copy of an object."""
+    maker = resolve("model", spec)
+    with calling("model", spec, "while it was made"):
+        if isinstance(maker, nn.Module):
+            model = copy.deepcopy(maker)
+        else:
+            model = maker(**_accepted(maker, {"shape": shape, "num_classes": num_classes}))
+    name = describe(spec)
     if not isinstance(model, nn.Module):
-        raise InputError.of(f"model {path!r}", "a torch.nn.Module", type(model).__name__)
+        raise InputError.of(f"model {name!r}", "a torch.nn.Module", type(model).__name__)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError.of(f"model {path!r}", "one with trainable parameters", "none")
+        raise InputError.of(f"model {name!r}", "one with trainable parameters", "none")
     return model
 
 
-def _taken(made: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that a class or function takes."""
-    if getattr(made, "__init__", None) is nn.Module.__init__:
+def _accepted(maker: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
+    if getattr(maker, "__init__", None) is nn.Module.__init__:
         return {}  # its signature takes any keyword, and it raises on every one
-    parameters = inspect.signature(made).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return offered
-    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return {key: value for key, value in offered.items() if key in named}
+    return accepted_keywords(maker, offered)
 
 
 def _try(model: nn.Module, name: str, shape: tuple[int, ...], num_classes: int) -> None:

@@ -1,7 +1,7 @@
 """A user's own algorithm or policy, called with care.
 
 What it is given cannot be changed, what it returns is checked before anything depends on it, and what it
-raises is a `PluginError`: see `choices`.
+raises is a `PluginError`: see `plugins`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ import numpy.typing as npt
 from dufl.errors import CapacityError, InputError
 from dufl.game.parameters import Game
 from dufl.learning.algorithm import LocalPenalty, State, Update, Vector
-from dufl.learning.choices import calling, make_choice
+from dufl.plugins import Spec, calling, describe, make_plugin
+
+if TYPE_CHECKING:
+    from dufl.learning.settings import Training
 
 Array = npt.NDArray[Any]
 
@@ -25,16 +28,16 @@ Array = npt.NDArray[Any]
 class OwnAlgorithm:
     """A user's own algorithm."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._own = make_choice("algorithm", path, parts=("init", "penalty", "apply"))
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._own = make_plugin("algorithm", spec, methods=("init", "penalty", "apply"))
         self._shape: tuple[int, ...] = ()
 
-    def init(self, weights: Vector, num_clients: int) -> State:
+    def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
         """The state before the first round."""
         self._shape = weights.shape
         with self._calling("init"):
-            state = self._own.init(_constant(weights.copy()), num_clients)
+            state = self._own.init(_constant(weights.copy()), num_clients, training)
         return self._checked_state(state)
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
@@ -92,20 +95,20 @@ class OwnAlgorithm:
         return LocalPenalty(strength, _constant(linear))
 
     def _calling(self, when: str) -> AbstractContextManager[None]:
-        return calling("algorithm", self._path, when)
+        return calling("algorithm", self._spec, when)
 
     def _refused(self, what: str, rule: str, value: str) -> InputError:
-        return InputError.of(f"algorithm {self._path!r}: {what}", rule, value)
+        return InputError.of(f"algorithm {describe(self._spec)!r}: {what}", rule, value)
 
 
 class OwnPolicy:
     """A user's own policy."""
 
-    def __init__(self, path: str, game: Game, seed: int) -> None:
-        self._path = path
+    def __init__(self, spec: Spec, game: Game, seed: int) -> None:
+        self._spec = spec
         self._capacity = game.clients.capacity
-        parts = ("payment", "size", "step", "planned_staleness")
-        self._own = make_choice("policy", path, game, seed, parts=parts)
+        methods = ("payment", "size", "step", "planned_staleness")
+        self._own = make_plugin("policy", spec, game, seed, methods=methods)
 
     def payment(self, round: int) -> float:
         """What the server pays in a round, to all clients together."""
@@ -151,16 +154,15 @@ class OwnPolicy:
     def _fitting(self, client: int, what: str, size: int) -> int:
         capacity = float(self._capacity[client])
         if size > capacity:
-            raise CapacityError.of(
-                f"policy {self._path!r}: {what}", f"within the client's capacity of {capacity:g}", f"{size:,}"
-            )
+            rule = f"within the client's capacity of {capacity:g}"
+            raise CapacityError.of(f"policy {describe(self._spec)!r}: {what}", rule, f"{size:,}")
         return size
 
     def _calling(self, when: str) -> AbstractContextManager[None]:
-        return calling("policy", self._path, when)
+        return calling("policy", self._spec, when)
 
     def _refused(self, what: str, rule: str, value: str) -> InputError:
-        return InputError.of(f"policy {self._path!r}: {what}", rule, value)
+        return InputError.of(f"policy {describe(self._spec)!r}: {what}", rule, value)
 
 
 def _constant(array: Array) -> Array:

@@ -9,9 +9,11 @@ from functools import cache
 from typing import Protocol
 
 from dufl.data.integer_plan import IntegerPlan, integer_plan
+from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium
 from dufl.learning.own import OwnPolicy
+from dufl.plugins import Spec
 
 POLICIES = ("dufl", "static")
 
@@ -37,12 +39,20 @@ class Policy(Protocol):
 
 
 class Planned:
-    """Follows a plan of the game: `dufl` the server's, `static` the plan that pays and collects nothing."""
+    """Follows a plan: every client keeps and collects what the plan says, in whole samples.
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    Args:
+        plan: of the same number of rounds and clients as the federation.
+        seed: decides which way volumes are rounded; a run uses its own.
+    """
+
+    def __init__(self, plan: Plan, seed: int = 0) -> None:
         self.plan = plan
         self._seed = seed
-        self._whole = cache(self._integer_plan)
+        self._integer = cache(self._integer_plan)
+
+    def __repr__(self) -> str:
+        return f"Planned({self.plan!r})"
 
     def payment(self, round: int) -> float:
         """R, the same in every round."""
@@ -50,11 +60,11 @@ class Planned:
 
     def size(self, client: int) -> int:
         """D_k(0), in whole samples."""
-        return int(self._whole(client).size[0])
+        return int(self._integer(client).size[0])
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """θ·D_k(t) and Δ_k(t), in whole samples."""
-        return self._whole(client).step(round, size)
+        return self._integer(client).step(round, size)
 
     def planned_staleness(self, round: int) -> float:
         """S(t)."""
@@ -69,13 +79,25 @@ def no_update(game: Game) -> Plan:
     return equilibrium(game, payment=0.0, conservation_rate=1.0)
 
 
-def make_policy(name: str, game: Game, solve: Callable[[], Plan], seed: int) -> Policy:
-    """A policy by name or import path; `solve` finds the server's plan where one is needed.
+def make_policy(spec: Spec, game: Game, solve: Callable[[], Plan], seed: int) -> Policy:
+    """A policy; `solve` finds the server's plan where one is needed.
 
-    A user's own is called with the game and the seed.
+    A class or function is called with the game and the seed.
     """
-    if name == "dufl":
+    if isinstance(spec, Planned):
+        _check_plan(spec.plan, game)
+        return Planned(spec.plan, seed)
+    if isinstance(spec, str) and spec == "dufl":
         return Planned(solve(), seed)
-    if name == "static":
+    if isinstance(spec, str) and spec == "static":
         return Planned(no_update(game), seed)
-    return OwnPolicy(name, game, seed)
+    return OwnPolicy(spec, game, seed)
+
+
+def _check_plan(plan: Plan, game: Game) -> None:
+    for name, planned, wanted in (
+        ("num_rounds", plan.game.num_rounds, game.num_rounds),
+        ("number of clients", plan.game.clients.size, game.clients.size),
+    ):
+        if planned != wanted:
+            raise InputError.of("policy", f"a plan whose {name} is {wanted}, as the game's", planned)

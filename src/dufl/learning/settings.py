@@ -1,27 +1,50 @@
-"""`[training]`: how clients train and what the server makes of it."""
+"""`Training`: how clients train and how the server aggregates; the section `[training]` of a file."""
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
 from dufl.learning.algorithm import Algorithm
-from dufl.learning.choices import check_choice
 from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
-from dufl.learning.model_names import KNOWN_MODELS
 from dufl.learning.own import OwnAlgorithm
-from dufl.learning.policies import POLICIES
+from dufl.plugins import Spec, check_spec, describe
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
+MODELS = ("logistic", "cnn", "resnet18", "resnet18-coarse")
+LOSSES = ("cross_entropy",)
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def _choice(kind: str, known: tuple[str, ...]) -> AfterValidator:
-    return AfterValidator(lambda name: check_choice(kind, name, known))
+def _plugin(kind: str, known: tuple[str, ...]) -> Any:
+    return AfterValidator(partial(check_spec, kind, known=known))
+
+
+def _metrics(value: object) -> dict[str, Spec]:
+    """Metrics by name; those in a list go by the names of their functions."""
+    if isinstance(value, Mapping):
+        named = dict(value)
+    elif isinstance(value, list | tuple):
+        named = {_metric_name(spec): spec for spec in value}
+    else:
+        raise InputError.of("metrics", "functions by name, or a list of functions", value, text=repr(value))
+    for name, spec in named.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InputError.of("metrics", "functions by names that are identifiers", name, text=repr(name))
+        if not callable(spec):
+            check_spec("metric", spec, ())
+    return named
+
+
+def _metric_name(spec: Spec) -> str:
+    name = describe(spec).strip("<>").rpartition(":")[2].removesuffix(" object")
+    return name if name.isidentifier() else type(spec).__name__
 
 
 def _device(name: str) -> str:
@@ -34,29 +57,32 @@ class Training(Inputs):
     """How a federation trains; the defaults are the paper's.
 
     Attributes:
-        algorithm: fedavg, fedprox, feddyn, or a user's own by import path.
+        algorithm: "fedavg", "fedprox", "feddyn", or your own; see `dufl.learning.algorithm`.
         proximal_mu: μ of FedProx.
         feddyn_alpha: α of FedDyn.
-        policy: dufl (follow the plan), static (never update), or a user's own by import path.
-        model: logistic, cnn, resnet18, resnet18-coarse, or a user's own `torch.nn.Module` by import path.
-        epochs: of local training in a round.
-        batch_size: samples a step; a buffer smaller than that is one batch.
+        model: "logistic", "cnn", "resnet18", "resnet18-coarse", or your own `torch.nn.Module`: an object, a
+            class or a function that makes one from `shape` and `num_classes`, as far as it takes them.
+        loss: "cross_entropy", or your own function of (logits, labels) that returns the mean loss of a batch.
+        metrics: your own functions of (labels, logits) on the test samples, by name or in a list.
+        local_epochs: epochs of local training per round.
+        batch_size: samples per step; a smaller buffer is one batch.
         learning_rate: of local SGD.
         momentum: of local SGD.
-        participation: the share of clients, drawn anew for every round, that take part.
-        dropout: the probability that a client that should take part does not answer.
-        precision: bf16 computes with bfloat16 where torch thinks it safe; weights stay float32.
-        seed: same seed, same result.
-        device: where torch computes; auto is the first accelerator there is, or else the CPU.
-        workers: how many cores train; 0 is all. The result does not depend on it.
-        checkpoint_every: rounds from one checkpoint to the next.
+        fraction_train: the fraction of clients, sampled anew in every round, that train.
+        client_dropout: the probability that a sampled client does not reply.
+        precision: "bf16" computes in bfloat16 where torch considers it safe; weights stay in float32.
+        seed: of data, initial weights, sampling and local training.
+        device: where torch computes: "cpu", "cuda", "cuda:1", "mps"; "auto" is an accelerator or the CPU.
+        workers: processes or threads that train; 0 is one per core. Results do not depend on it.
+        checkpoint_every: rounds between two checkpoints.
     """
 
-    algorithm: Annotated[str, _choice("algorithm", ALGORITHMS)] = "fedavg"
+    algorithm: Annotated[Spec, _plugin("algorithm", ALGORITHMS)] = "fedavg"
     proximal_mu: NonNegative = 0.01
     feddyn_alpha: Positive = 0.1
-    policy: Annotated[str, _choice("policy", POLICIES)] = "dufl"
-    model: Annotated[str, _choice("model", KNOWN_MODELS)] = "logistic"
+    model: Annotated[Spec, _plugin("model", MODELS)] = "logistic"
+    loss: Annotated[Spec, _plugin("loss", LOSSES)] = "cross_entropy"
+    metrics: Annotated[Mapping[str, Spec], BeforeValidator(_metrics)] = {}
     local_epochs: Count = 20
     batch_size: Count = 64
     learning_rate: Positive = 0.01
@@ -76,15 +102,17 @@ class Training(Inputs):
 
     @property
     def compiled(self) -> bool:
-        """Whether our own kernel trains: the logistic model, on the CPU, in float32."""
-        return self.model == "logistic" and self.device in ("auto", "cpu") and self.precision == "float32"
+        """Whether the compiled kernel trains: the logistic model and its loss, on the CPU, in float32."""
+        plain = self.model == "logistic" and self.loss == "cross_entropy"
+        return plain and self.device in ("auto", "cpu") and self.precision == "float32"
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm that was chosen."""
-        if self.algorithm == "fedavg":
-            return FedAvg()
-        if self.algorithm == "fedprox":
-            return FedProx(self.proximal_mu)
-        if self.algorithm == "feddyn":
-            return FedDyn(self.feddyn_alpha)
+        """The algorithm."""
+        known: dict[str, Callable[[], Algorithm]] = {
+            "fedavg": FedAvg,
+            "fedprox": lambda: FedProx(self.proximal_mu),
+            "feddyn": lambda: FedDyn(self.feddyn_alpha),
+        }
+        if isinstance(self.algorithm, str) and self.algorithm in known:
+            return known[self.algorithm]()
         return OwnAlgorithm(self.algorithm)

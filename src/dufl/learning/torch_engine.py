@@ -17,11 +17,12 @@ from dufl.data.samples import Features
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
-from dufl.learning.engine import Named, Score, parts, score
+from dufl.learning.engine import Metrics, Named, Score, parts, score
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 from dufl.learning.worker import Evaluate, Mapped, Name, Setup, Train
 from dufl.learning.workers import Workers
+from dufl.plugins import describe
 
 
 class TorchEngine:
@@ -30,11 +31,12 @@ class TorchEngine:
     def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training, most: int) -> None:
         """Start the workers, no more than `most`."""
         device = find_device(settings)
-        self._size = len(dataset.test)
+        self._labels, self._metrics = dataset.test.labels, Metrics(settings)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine)
         train, test = self._mapped(simulation.pool.features), self._mapped(dataset.test.features)
+        local = settings.replace(algorithm="fedavg", model="logistic", loss="cross_entropy", metrics={})
         setup = Setup(
-            settings,
+            local,
             device,
             simulation.ageing,
             simulation.seed,
@@ -44,6 +46,8 @@ class TorchEngine:
             test,
             dataset.test.labels,
             tuple(folder or os.getcwd() for folder in sys.path),
+            _pickled(settings),
+            bool(settings.metrics),
         )
         count = min(settings.num_workers, most) if device == "cpu" else 1
         self.workers = Workers(count, setup, [self._file.fileno()])
@@ -70,8 +74,8 @@ class TorchEngine:
 
     def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
         """Test a model."""
-        jobs = (Evaluate(weights, model_buffers, part) for part in parts(self._size))
-        return score(self.workers.do(jobs), self._size)
+        jobs = (Evaluate(weights, model_buffers, part) for part in parts(len(self._labels)))
+        return score(self.workers.do(jobs), self._labels, self._metrics)
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """The weights by their names in the model."""
@@ -84,10 +88,22 @@ class TorchEngine:
         self._file.close()
 
 
+def _pickled(settings: Training) -> bytes:
+    """The model and the loss; classes and functions of a notebook or a script are sent by value."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps((settings.model, settings.loss)))
+    except Exception as error:  # whatever a user's own objects raise
+        rule = "one that can be sent to worker processes (by cloudpickle)"
+        raise InputError.of("model", rule, describe(settings.model), advice=str(error)) from error
+
+
 def find_device(settings: Training) -> str:
     """The device to compute on, if it is there."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError(f"model {settings.model!r} needs PyTorch: pip install 'dufl[train]'")
+        name = describe(settings.model)
+        raise InputError(f"model {name!r} needs PyTorch: pip install 'dufl[train]'", field="model")
     if settings.device == "cpu":
         return "cpu"
     import torch

@@ -53,6 +53,8 @@ class Setup:
     test: Mapped
     test_labels: Whole
     path: tuple[str, ...]  # where a user's own modules are
+    plugins: bytes  # the model and the loss, by cloudpickle: unpickled once `path` is set
+    logits: bool  # whether evaluations return them
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +90,11 @@ class Worker:
         sys.path[:] = [*setup.path, *(folder for folder in sys.path if folder not in setup.path)]
         from dufl.learning.local import LocalModel
 
+        model, loss = pickle.loads(setup.plugins)
+        settings = setup.settings.replace(model=model, loss=loss)
         self._setup = setup
         self._train, self._test = setup.train.array(), setup.test.array()
-        self._model = LocalModel(setup.settings, setup.device, setup.shape, setup.num_classes)
+        self._model = LocalModel(settings, setup.device, setup.shape, setup.num_classes)
 
     def ready(self) -> tuple[Vector, Vector]:
         """The model before training."""
@@ -101,13 +105,14 @@ class Worker:
         setup, model = self._setup, self._model
         if isinstance(job, Evaluate):
             some = Samples(self._test[job.part], setup.test_labels[job.part])
-            return model.evaluate(job.weights, job.model_buffers, some.to_float(), some.labels)
+            right, loss, logits = model.evaluate(job.weights, job.model_buffers, some.to_float(), some.labels)
+            return right, loss, logits if setup.logits else None
         if isinstance(job, Name):
             return model.named(job.weights, job.model_buffers)
         task = job.task
         features = task.features(self._train, setup.ageing, setup.seed)
-        weights, model_buffers = model.train(job.weights, job.model_buffers, features, task)
-        return Update(task.client, len(task.labels), weights, model_buffers)
+        weights, model_buffers, steps = model.train(job.weights, job.model_buffers, features, task)
+        return Update(task.client, len(task.labels), weights, model_buffers, steps)
 
 
 def main() -> None:
@@ -129,7 +134,7 @@ def main() -> None:
             else:
                 reply = "done", worker.do(job)
         except InputError as fault:
-            reply = "refused", str(fault)
+            reply = "refused", (str(fault), fault.field)
         except PluginError as fault:
             reply = "raised", (str(fault), plugin_traceback(fault.__cause__ or fault))
         except Exception as fault:

@@ -63,7 +63,8 @@ class Process:
         except (OSError, EOFError, pickle.UnpicklingError) as fault:
             raise WorkerDiedError from fault
         if kind == "refused":
-            raise InputError(reply)
+            sentence, field = reply
+            raise InputError(sentence, field=field)
         if kind == "raised":
             sentence, trace = reply
             raise PluginError(sentence) from RemoteError(trace)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from dufl.experiment.stored import Group
 from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
 from dufl.report.interactive import Chart, Trace, axes
 from dufl.report.run_charts import Curve, at_rounds, look, over_rounds, wide_line
-from dufl.report.stored import Group
 
 Plans = Mapping[Group, Plan]
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dufl.experiment.stored import Group, Stored
 from dufl.report.formats import count
 from dufl.report.interactive import Chart, axes
 from dufl.report.page import Cell, Section, paragraph, table
 from dufl.report.run_charts import over_rounds
 from dufl.report.setup_section import name_of
-from dufl.report.stored import Group, Stored
 
 ROWS = 100  # of the table at most
 SILENT = "did not answer"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dufl.experiment.stored import Group, differences
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.formats import money, number, percent
@@ -12,7 +13,6 @@ from dufl.report.interactive import Chart
 from dufl.report.page import Block, Cell, Section, paragraph, table
 from dufl.report.plan_charts import cost_chart, surface_chart
 from dufl.report.planning import SHOWN, Planning, is_negotiated
-from dufl.report.stored import Group, differences
 
 Row = list[Cell]
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from dufl.errors import InputError
 from dufl.experiment.files import read_bytes
+from dufl.experiment.plan_directory import read_offer
 from dufl.experiment.planning import baseline_of
+from dufl.experiment.stored import Group, Stored
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.leader import cost_surface
@@ -14,8 +16,6 @@ from dufl.game.plan import Offer, Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
 from dufl.report.plan_figures import offers, right_edge
-from dufl.report.plan_files import read_offer
-from dufl.report.stored import Group, Stored
 
 SURFACE = (21, 17)  # payments, conservation rates
 TYPES = 256  # of clients on which the surface is worked out; with fewer clients it is exact
@@ -99,14 +99,15 @@ def _planning(groups: list[Group]) -> Planning:
 
 def _offer(stored: Stored) -> tuple[float, float] | None:
     """R and θ as the run was given them, if its directory says so."""
-    if stored.run.config.training.policy != "dufl":
+    if stored.run.experiment.policy != "dufl":
         return None
     deal = _agreed(stored)
     if deal is not None:
         return None if deal["first_round"] else (deal["payment"], deal["conservation_rate"])
     if "plan.npz" not in stored.place.manifest.files:
         return None
-    return read_offer(stored.place.manifest)
+    offer = read_offer(stored.place.manifest)
+    return offer.payment, offer.conservation_rate
 
 
 def is_on_flower(stored: Stored) -> bool:
@@ -129,7 +130,7 @@ def _agreed(stored: Stored) -> dict[str, float] | None:
         deal = json.loads(read_bytes(path))
         found = {name: float(deal[name]) for name in _DEAL}
         Offer(payment=found["payment"], conservation_rate=found["conservation_rate"])
-        if not (0 <= found["first_round"] < stored.run.config.game.num_rounds and found["phases"] >= 0):
+        if not (0 <= found["first_round"] < stored.run.experiment.game.num_rounds and found["phases"] >= 0):
             raise InputError.of("first_round and phases", "a round and a number >= 0", found)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as fault:
         raise InputError(f"{path} must be what server and clients agreed on: {fault!r}") from None

@@ -5,11 +5,11 @@ from html import escape
 from pathlib import Path
 
 from dufl.data.arrival import Arrival
+from dufl.experiment.stored import Group
 from dufl.report.formats import count, money, number, percent
 from dufl.report.page import Cell, Section, paragraph, table
 from dufl.report.planning import Planning
 from dufl.report.run_charts import accuracy_chart, cost_so_far_chart, loss_chart
-from dufl.report.stored import Group
 
 PAIRS = 3  # told one by one in the headline at most
 

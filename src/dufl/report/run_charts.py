@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from dufl.data.arrival import Arrival
+from dufl.experiment.stored import Group
 from dufl.game.dynamics import Array
 from dufl.report.figures import GREY
 from dufl.report.interactive import COLOURS, DASHES, Chart, Column, Trace, axes, band, by_round, faint, line
 from dufl.report.plan_charts import TERMS
-from dufl.report.stored import Group
 
 POINTS = 6000  # drawn in one chart at most, over all its groups
 NEWS = 12  # arrivals of classes that are marked at most

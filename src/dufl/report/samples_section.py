@@ -8,11 +8,11 @@ from dufl.data.datasets import Dataset
 from dufl.errors import DuflError
 from dufl.experiment.files import open_regular
 from dufl.experiment.output import reading
+from dufl.experiment.stored import Group
 from dufl.experiment.train import data_fingerprint
-from dufl.learning.choices import is_path
+from dufl.plugins import is_import_path
 from dufl.report.images import ageing_samples, is_picture
 from dufl.report.page import Block, Section, paragraph
-from dufl.report.stored import Group
 
 SHOWN = 4  # datasets at most
 
@@ -74,7 +74,7 @@ def _load(one: Group) -> Dataset | str:
     checksum that the run has written, which nobody knows of samples that he does not have.
     """
     name = one.config.data.dataset
-    if is_path(name):
+    if is_import_path(name):
         return f"the dataset {name} is made by code, which a report does not run"
     try:
         if name.endswith(".npz"):

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dufl.experiment.compare import slug
+from dufl.experiment.stored import Group, Stored, differences
+from dufl.plugins import describe
 from dufl.report.formats import duration
 from dufl.report.page import Block, Cell, Section, code, details, paragraph, table
 from dufl.report.planning import is_negotiated, is_on_flower
-from dufl.report.stored import Group, Stored, differences
 
 FILES = 8  # configurations that are shown at most
 ENVIRONMENTS = 4
@@ -39,14 +40,15 @@ def _runs_table(runs: Sequence[Stored]) -> str:
 
 
 def _run_row(stored: Stored) -> list[Cell]:
-    training, records = stored.run.config.training, stored.run.records
+    config, records = stored.run.experiment, stored.run.records
+    training = config.training
     summary = stored.place.summary or {}
     accuracy = 100 * records[-1].accuracy if records else float("nan")
     seconds = sum(record.seconds for record in records)
     return [
         name_of(stored),
-        training.algorithm,
-        training.policy,
+        describe(training.algorithm),
+        describe(config.policy),
         (f"{training.seed}", training.seed),
         stored.progress,
         (f"{accuracy:.2f}" if records else "–", accuracy),
@@ -68,7 +70,7 @@ def _differences(groups: Sequence[Group]) -> list[str]:
     """A table of the keys that are not the same in all groups, if there are others than the policy."""
     settings = [one.every[0].settings for one in groups]
     keys = differences(settings)
-    if not set(keys) - {"training.policy"}:
+    if not set(keys) - {"policy"}:
         return []
     rows: list[list[Cell]] = [
         [one.label, *(str(told.get(key, "–")) for key in keys)]
@@ -119,9 +121,9 @@ def _comparison(runs: Sequence[Stored], groups: Sequence[Group]) -> str | None:
     """The `dufl compare` that makes these runs, if there is one."""
     keys = differences([one.every[0].settings for one in groups])
     seeds = sorted({stored.seed for stored in runs})
-    if set(keys) - {"training.policy", "training.algorithm"} or any(map(is_on_flower, runs)):
+    if set(keys) - {"policy", "training.algorithm"} or any(map(is_on_flower, runs)):
         return None
-    algorithms = list(dict.fromkeys(one.config.training.algorithm for one in groups))
+    algorithms = list(dict.fromkeys(describe(one.config.training.algorithm) for one in groups))
     policies = list(dict.fromkeys(one.policy for one in groups))
     wanted = {f"{slug(a)}-{slug(p)}-{s}" for a in algorithms for p in policies for s in seeds}
     if wanted != {name_of(stored) for stored in runs} or seeds != list(

@@ -16,45 +16,49 @@ from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
 Row = dict[str, Any]
 
 
-def sweep_table(key: str, rows: list[Row]) -> Table:
-    """One line a value; several seeds give the range from least to most."""
-    table = Table(title=f"Plans over {key}", title_justify="left")
-    table.add_column(key.partition(".")[2] or key, justify="right")
+def sweep_table(keys: list[str], rows: list[Row]) -> Table:
+    """One row per combination of values; several seeds give the range from least to most."""
+    table = Table(title=f"Plans over {', '.join(keys)}", title_justify="left")
+    for key in keys:
+        table.add_column(key.rpartition(".")[2], justify="right")
     for name, _ in _COLUMNS:
         table.add_column(name, justify="right")
-    for value, group in _by_value(rows).items():
-        table.add_row(value, *(_range([get(row) for row in group], name) for name, get in _COLUMNS))
+    for values, group in _by_values(keys, rows).items():
+        table.add_row(*values, *(_range([get(row) for row in group], name) for name, get in _COLUMNS))
     return table
 
 
-def sweep_csv(key: str, rows: list[Row]) -> str:
+def sweep_csv(keys: list[str], rows: list[Row]) -> str:
     """Every row of a sweep as CSV."""
     stream = io.StringIO()
-    names = [key if name == "value" else name for name in rows[0]]
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows((row | {"value": _text(row["value"])}).values() for row in rows)
+    writer.writerow(rows[0])
+    writer.writerows((row | {key: _text(row[key]) for key in keys}).values() for row in rows)
     return stream.getvalue()
 
 
 def _text(value: Any) -> str:
-    """A value as one types it."""
+    """A value as it is typed."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _by_value(rows: list[Row]) -> dict[str, list[Row]]:
-    """The rows of each value: one a seed."""
-    groups: dict[str, list[Row]] = {}
+def _by_values(keys: list[str], rows: list[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """The rows of each combination of values: one per seed."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(_text(row["value"]), []).append(row)
+        groups.setdefault(tuple(_text(row[key]) for key in keys), []).append(row)
     return groups
 
 
-def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
-    """Payment, conservation rate and cost over the values, for both leaders."""
-    by_value = _by_value(rows)
-    numbers = all(type(row["value"]) in (int, float) for row in rows)
-    places = [float(value) if numbers else float(n) for n, value in enumerate(by_value)]
+def sweep_figure(keys: list[str], rows: list[Row], folder: Path) -> list[Path]:
+    """Payment, conservation rate and cost over the values of the last key, for both leaders.
+
+    With several keys, Algorithm 1 is left out, and there is one line per combination of the others.
+    """
+    *others, key = keys
+    numbers = all(type(row[key]) in (int, float) for row in rows)
+    texts = list(dict.fromkeys(_text(row[key]) for row in rows))
+    places = [float(text) if numbers else float(n) for n, text in enumerate(texts)]
     panels = (
         ("payment", "payment per round R"),
         ("conservation_rate", "conservation rate θ"),
@@ -63,21 +67,44 @@ def sweep_figure(key: str, rows: list[Row], folder: Path) -> list[Path]:
     with style():
         figure, axes = new_figure(10.5, 3.2, ncols=3)
         for axis, (name, title) in zip(axes, panels, strict=True):
-            own = "server_cost" if name == "cost" else name
-            for label, field, color, mark in (
-                ("stackelberg", own, BLUE, "o-"),
-                ("Algorithm 1", f"algorithm1_{name}", ORANGE, "s--"),
-            ):
-                groups = [[_number(row[field]) for row in group] for group in by_value.values()]
-                axis.plot(places, [np.mean(g) for g in groups], mark, color=color, ms=4, label=label)
+            for label, some, field, look in _lines(others, rows, name):
+                groups = [
+                    [_number(row[field]) for row in rows_ if row in some]
+                    for rows_ in _columns(key, texts, rows)
+                ]
+                axis.plot(places, [np.mean(g) for g in groups], ms=4, label=label, **look)
                 low, high = [min(g) for g in groups], [max(g) for g in groups]
-                axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+                axis.fill_between(places, low, high, color=look["color"], alpha=0.2, linewidth=0)
             axis.set(title=title, xlabel=key)
             if not numbers:
-                axis.set_xticks(places, by_value)
+                axis.set_xticks(places, texts)
             axis.set_ylim(bottom=0)
         axes[0].legend()
         return save(figure, folder, "sweep")
+
+
+def _columns(key: str, texts: list[str], rows: list[Row]) -> list[list[Row]]:
+    return [[row for row in rows if _text(row[key]) == text] for text in texts]
+
+
+def _lines(others: list[str], rows: list[Row], name: str) -> list[tuple[str, list[Row], str, dict[str, Any]]]:
+    """Label, rows, field and style of every line of a panel."""
+    own = "server_cost" if name == "cost" else name
+    if not others:
+        return [
+            ("Stackelberg", rows, own, {"color": BLUE, "marker": "o", "linestyle": "-"}),
+            ("Algorithm 1", rows, f"algorithm1_{name}", {"color": ORANGE, "marker": "s", "linestyle": "--"}),
+        ]
+    groups = _by_values(others, rows)
+    return [
+        (
+            ", ".join(f"{k.rpartition('.')[2]} = {v}" for k, v in zip(others, values, strict=True)),
+            group,
+            own,
+            {"color": f"C{n}", "marker": "o", "linestyle": "-"},
+        )
+        for n, (values, group) in enumerate(groups.items())
+    ]
 
 
 def _number(value: float | None) -> float:

@@ -9,6 +9,7 @@ from dufl.errors import DuflError, InputError
 from dufl.experiment.files import write_text
 from dufl.experiment.output import check_file
 from dufl.experiment.run_directory import RunDirectory
+from dufl.experiment.stored import Group, group, read_runs
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.clients_section import clients_section
@@ -21,7 +22,6 @@ from dufl.report.results_section import facts, headline, results_section, title
 from dufl.report.run_charts import classes_chart
 from dufl.report.samples_section import arrival_of, datasets, samples_section
 from dufl.report.setup_section import setup_section
-from dufl.report.stored import Group, group, read_runs
 
 
 @dataclass(frozen=True)

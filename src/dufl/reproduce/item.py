@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dufl.experiment.config import Changes
 from dufl.experiment.files import write_text
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
+
+NO_CHANGES: Changes = {}
 
 
 class Advance(Protocol):
@@ -24,7 +27,7 @@ def unwatched(share: float, now: str = "") -> None:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Finding:
     """Something the paper shows, and whether it is so here.
 
     Attributes:
@@ -108,7 +111,7 @@ class Item:
     """
 
     name: str
-    claims: list[Claim]
+    claims: list[Finding]
     settings: dict[str, Any]
     files: list[str]
     notes: list[str] = field(default_factory=list)

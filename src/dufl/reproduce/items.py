@@ -7,26 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from dufl.errors import InputError
-from dufl.experiment.config import load, parse_change
+from dufl.experiment.config import Changes, Experiment
 from dufl.experiment.files import to_json, write_text
+from dufl.experiment.keys import split_key
 from dufl.experiment.output import REPRODUCTION, claim
 from dufl.inputs import unknown_key
-from dufl.reproduce import clients, convergence, leaders, sensitivity, server, table, updates
-from dufl.reproduce.item import Advance, Item, Scale, unwatched
-from dufl.reproduce.training import of_the_setting
+from dufl.reproduce import (
+    figure_clients,
+    figure_convergence,
+    figure_sensitivity,
+    figure_server,
+    figure_updates,
+    leaders,
+    table1,
+)
+from dufl.reproduce.item import NO_CHANGES, Advance, Item, Scale, unwatched
+from dufl.reproduce.runs import of_the_setting
 
 ITEMS: dict[str, Callable[..., Item]] = {
-    "convergence": convergence.reproduce,
-    "clients": clients.reproduce,
-    "sensitivity": sensitivity.reproduce,
-    "server": server.reproduce,
-    "updates": updates.reproduce,
-    "table": table.reproduce,
+    "convergence": figure_convergence.reproduce,
+    "clients": figure_clients.reproduce,
+    "sensitivity": figure_sensitivity.reproduce,
+    "server": figure_server.reproduce,
+    "updates": figure_updates.reproduce,
+    "table": table1.reproduce,
     "leaders": leaders.reproduce,
 }
 TRAINED = {  # items that take changes of the configuration, but of these keys, which they set themselves
-    "server": server.FIXED,
-    "table": table.FIXED,
+    "server": figure_server.FIXED,
+    "table": table1.FIXED,
     "leaders": leaders.FIXED,
 }
 _PARTS = {"claims", "settings", "files", "notes", "run", "seconds"}  # of an item that was run
@@ -44,7 +53,7 @@ def reproduce(
     names: Sequence[str],
     scale: Scale,
     out: Path,
-    changes: Sequence[str] = (),
+    changes: Changes = NO_CHANGES,
     only: Sequence[str] = (),
     begin: Callable[[str], Advance] = lambda _: unwatched,
     force: bool = False,
@@ -55,8 +64,8 @@ def reproduce(
         names: of items; none is all.
         scale: how large.
         out: where everything goes.
-        changes: `section.key=value`, of the configuration of trained items.
-        only: which cells of the table; see `table.cells`.
+        changes: of the experiments of trained items, by key.
+        only: which cells of the table; see `table1.cells`.
         begin: called with the name of an item, for a function that is told how far it has come.
         force: write even where there is something else.
     """
@@ -69,11 +78,11 @@ def reproduce(
     _check_data({dataset for name in due for dataset in needed.get(name, ())}, changes)
     claim(out, REPRODUCTION, force)
     for name in due:
-        told: dict[str, Sequence[str]] = {"changes": changes} if name in TRAINED else {}
+        arguments: dict[str, Any] = {"changes": changes} if name in TRAINED else {}
         if name == "table":
-            told["only"] = only
+            arguments["only"] = only
         began, advance = time.perf_counter(), begin(name)
-        item = ITEMS[name](scale, out, advance, **told)
+        item = ITEMS[name](scale, out, advance, **arguments)
         took = item.seconds or time.perf_counter() - began
         done[name] = item.to_dict() | {"run": keys[name], "seconds": took}
         write_text(path, to_json(done))
@@ -81,22 +90,22 @@ def reproduce(
 
 
 def _needed(
-    wanted: Sequence[str], scale: Scale, changes: Sequence[str], only: Sequence[str]
+    wanted: Sequence[str], scale: Scale, changes: Changes, only: Sequence[str]
 ) -> dict[str, list[str]]:
     """The datasets of each item that is trained; names and changes that cannot be are refused."""
-    data_dir = load(None, changes).data.data_dir
-    cells = table.cells(scale, only, data_dir)
+    data_dir = Experiment.from_toml(changes=changes).data.data_dir
+    cells = table1.cells(scale, only, data_dir)
     trained = [name for name in wanted if name in TRAINED]
     if changes and not trained:
         raise InputError.of("changes", f"for an item that is trained ({', '.join(TRAINED)})", "none of them")
     if only and "table" not in wanted:
         raise InputError.of("only", "for the table, whose cells it chooses", ", ".join(wanted))
     for name in trained:
-        for text in changes:
-            section, key, _ = parse_change(text)
-            if f"{section}.{key}" in TRAINED[name]:
-                rule = f"without {section}.{key}, which the item {name} sets itself"
-                raise InputError.of("changes", rule, text)
+        for change, value in changes.items():
+            key = ".".join(filter(None, split_key(change)))
+            if key in TRAINED[name]:
+                rule = f"without {key}, which the item {name} sets itself"
+                raise InputError.of("changes", rule, f"{change}={value}")
     every = {
         "server": [scale.images, scale.leaders],
         "table": list(dict.fromkeys(cell.dataset for cell in cells)),
@@ -106,7 +115,7 @@ def _needed(
 
 
 def _key(
-    name: str, scale: Scale, changes: Sequence[str], only: Sequence[str], needed: dict[str, list[str]]
+    name: str, scale: Scale, changes: Changes, only: Sequence[str], needed: dict[str, list[str]]
 ) -> dict[str, Any]:
     """With what an item is run: the same again is not run again."""
     key: dict[str, Any] = {"scale": scale.name}
@@ -117,10 +126,10 @@ def _key(
     return key
 
 
-def _check_data(datasets: Iterable[str], changes: Sequence[str]) -> None:
+def _check_data(datasets: Iterable[str], changes: Changes) -> None:
     """Load every dataset once: one that is missing or damaged is met before anything is trained."""
     for dataset in sorted(datasets):
-        load(None, [f"data.dataset={dataset}", *changes]).data.load()
+        Experiment.from_toml(changes={"data.dataset": dataset, **changes}).data.load()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,49 +1,49 @@
 """Both leaders, trained: what each pays, and how accurate the model is, also for the same money."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Changes, Experiment
 from dufl.experiment.train import Run
 from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_rows
-from dufl.reproduce.training import ALGORITHM1, on, seconds_of, train_all
+from dufl.reproduce.item import NO_CHANGES, Advance, Finding, Item, Scale, settings_of, write_rows
+from dufl.reproduce.runs import ALGORITHM1, on, seconds_of, train_all
 
 SIGMAS = (1.25, 0.75)
-LEADERS = {"algorithm1": ALGORITHM1, "stackelberg": ("leader.method=stackelberg",)}
+LEADERS: dict[str, Changes] = {"algorithm1": ALGORITHM1, "stackelberg": {"leader.method": "stackelberg"}}
 FIXED = ("game.time_sensitivity", "leader.method", "training.seed")  # keys that the item itself sets
 LITTLE = 2.0  # points of accuracy
 EQUAL = 0.5
 
 
-def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = ()) -> Item:
+def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES) -> Item:
     """Train with the plan of each leader, and with that of each if it must pay what the other pays."""
-    told = {
-        (sigma, leader, payer, seed): [
-            *on(scale.leaders, scale.local_epochs),
-            f"game.time_sensitivity={sigma}",
-            *LEADERS[leader],
-            f"training.seed={seed}",
-            *changes,
-        ]
+    changes_of = {
+        (sigma, leader, payer, seed): {
+            **on(scale.leaders, scale.local_epochs),
+            "game.time_sensitivity": sigma,
+            **LEADERS[leader],
+            "training.seed": seed,
+            **changes,
+        }
         for sigma in SIGMAS
         for leader in LEADERS
         for payer in LEADERS
         for seed in range(scale.seeds)
     }
     payments = {
-        (sigma, leader): load(None, told[sigma, leader, leader, 0]).solve().payment
+        (sigma, leader): Experiment.from_toml(changes=changes_of[sigma, leader, leader, 0]).solve().payment
         for sigma in SIGMAS
         for leader in LEADERS
     }
-    configs: dict[str, Config] = {}
-    for (sigma, leader, payer, seed), how in told.items():
+    configs: dict[str, Experiment] = {}
+    for (sigma, leader, payer, seed), how in changes_of.items():
         payment = payments[sigma, payer]
-        pinned = [] if leader == payer else [f"game.payment_range=[{payment!r},{payment!r}]"]
-        configs[_name(sigma, leader, payer, seed)] = load(None, [*how, *pinned])
+        experiment = Experiment.from_toml(changes=how)
+        fixed = experiment if leader == payer else experiment.fixed(payment=payment)
+        configs[_name(sigma, leader, payer, seed)] = fixed
     runs = train_all(configs, out / "leaders", advance)
     rows = [
         _row(sigma, leader, payer, [runs[_name(sigma, leader, payer, s)] for s in range(scale.seeds)])
@@ -71,7 +71,7 @@ def _name(sigma: float, leader: str, payer: str, seed: int) -> str:
 def _row(sigma: float, leader: str, payer: str, runs: list[Run]) -> dict[str, Any]:
     summaries = [run.summary() for run in runs]
     accuracies = [100 * run.accuracy for run in runs]
-    plan = runs[0].config.solve()
+    plan = runs[0].experiment.solve()
     return {
         "time_sensitivity": sigma,
         "leader": leader,
@@ -86,7 +86,7 @@ def _row(sigma: float, leader: str, payer: str, runs: list[Run]) -> dict[str, An
     }
 
 
-def judge(rows: list[dict[str, Any]]) -> list[Claim]:
+def judge(rows: list[dict[str, Any]]) -> list[Finding]:
     """What anticipating is worth; none of this is in the paper."""
     by = {(r["time_sensitivity"], r["leader"], r["payment_of"]): r for r in rows}
     claims = []
@@ -95,13 +95,13 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
         saved = 1 - new["total_payment"] / (old["total_payment"] or np.inf)
         lost = old["accuracy"] - new["accuracy"]
         claims += [
-            Claim(
+            Finding(
                 f"σ = {sigma}: anticipating pays less and costs less",
                 saved > 0 and new["server_cost"] < old["server_cost"],
                 f"{100 * saved:.0f} % less payment; cost {new['server_cost']:.3f}, not "
                 f"{old['server_cost']:.3f}",
             ),
-            Claim(
+            Finding(
                 f"σ = {sigma}: that takes at most {LITTLE:g} points of accuracy",
                 lost <= LITTLE,
                 f"{new['accuracy']:.1f} %, not {old['accuracy']:.1f} %: {lost:.1f} points",
@@ -111,7 +111,7 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
             one, two = by[sigma, "algorithm1", payer], by[sigma, "stackelberg", payer]
             gain = two["accuracy"] - one["accuracy"]
             claims.append(
-                Claim(
+                Finding(
                     f"σ = {sigma}: for the money of {said}, anticipating is no less accurate, "
                     f"within {EQUAL} points",
                     gain >= -EQUAL,

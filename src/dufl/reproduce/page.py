@@ -7,7 +7,7 @@ from PIL import Image
 
 from dufl.data.catalogue import CATALOGUE
 from dufl.experiment.files import write_text
-from dufl.reproduce.table import ALGORITHMS, POLICIES, SIGMAS, Cell, cell_of, read_rows
+from dufl.reproduce.table1 import ALGORITHMS, POLICIES, SIGMAS, TableCell, cell_of, read_rows
 
 WIDTH = 900  # pixels of a figure on the page
 TITLES = {
@@ -141,7 +141,7 @@ def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
     head = " | ".join(f"{NAMES[algorithm]}, {policy}" for algorithm in ALGORITHMS for policy in POLICIES)
     lines = [f"| σ | {head} |", "| --- |" + " --- |" * (len(ALGORITHMS) * len(POLICIES))]
     for sigma in SIGMAS:
-        cells = [by.get(Cell(dataset, sigma, a, p)) for a in ALGORITHMS for p in POLICIES]
+        cells = [by.get(TableCell(dataset, sigma, a, p)) for a in ALGORITHMS for p in POLICIES]
         if any(cells):
             lines.append(f"| {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
     return f"**{dataset}** ({told}; {took})\n\n" + "\n".join(lines)

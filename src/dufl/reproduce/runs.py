@@ -1,28 +1,30 @@
 """Training for the reproduction: each run in its own directory, so that none is run twice."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dufl.data.datasets import Dataset
-from dufl.experiment.config import Config, parse_change
+from dufl.experiment.config import Changes, Experiment
+from dufl.experiment.keys import split_key
 from dufl.experiment.run_directory import FREE
 from dufl.experiment.train import Run, train
 from dufl.learning.federation import Record
 from dufl.reproduce.item import Advance
 
 MODELS = {"svhn": "cnn", "cifar10": "cnn", "cifar100": "resnet18"}  # logistic for the others
-ALGORITHM1 = ("leader.method=algorithm1", "leader.search=direct", "leader.damping=0.5")
+ALGORITHM1 = {"leader.method": "algorithm1", "leader.search": "direct", "leader.damping": 0.5}
 
 
-def on(dataset: str, local_epochs: int) -> list[str]:
-    """The paper's way to train on a dataset, as changes of the configuration."""
+def on(dataset: str, local_epochs: int) -> Changes:
+    """The paper's way to train on a dataset, as changes of the defaults."""
     model = MODELS.get(dataset, "logistic")
-    return [f"data.dataset={dataset}", f"training.model={model}", f"training.local_epochs={local_epochs}"]
+    return {"data.dataset": dataset, "training.model": model, "training.local_epochs": local_epochs}
 
 
-def of_the_setting(changes: Sequence[str]) -> list[str]:
-    """The changes that a result depends on: not where the data are, nor how many workers train."""
-    return [text for text in changes if parse_change(text)[:2] not in FREE]
+def of_the_setting(changes: Changes) -> list[str]:
+    """The changes that a result depends on, as `key=value`: not where data is, nor how many workers train."""
+    named = {".".join(filter(None, split_key(key))): value for key, value in changes.items()}
+    return [f"{key}={value}" for key, value in named.items() if key not in FREE]
 
 
 def seconds_of(runs: Iterable[Run]) -> float:
@@ -30,8 +32,8 @@ def seconds_of(runs: Iterable[Run]) -> float:
     return float(sum(run.summary()["seconds"] for run in runs))
 
 
-def train_all(configs: Mapping[str, Config], folder: Path, advance: Advance) -> dict[str, Run]:
-    """Train each configuration, or go on where a killed reproduction was; runs by name."""
+def train_all(configs: Mapping[str, Experiment], folder: Path, advance: Advance) -> dict[str, Run]:
+    """Train each experiment, or resume where a killed reproduction stopped; runs by name."""
     runs: dict[str, Run] = {}
     loaded: dict[str, Dataset] = {}
     for number, (name, config) in enumerate(configs.items()):
@@ -44,5 +46,5 @@ def train_all(configs: Mapping[str, Config], folder: Path, advance: Advance) -> 
             advance(done, f"{name} ({number + 1} of {len(configs)}), round {record.round + 1} of {rounds}")
 
         dataset = loaded[config.data.dataset]
-        runs[name] = train(config, folder / name, resume=True, dataset=dataset, watch=watch)
+        runs[name] = train(config, out=folder / name, resume=True, dataset=dataset, callbacks=[watch])
     return runs

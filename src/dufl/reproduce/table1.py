@@ -10,12 +10,12 @@ import numpy as np
 from dufl.data.datasets import Listing, listing
 from dufl.errors import InputError
 from dufl.experiment.compare import standard_deviation
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Changes, Experiment
 from dufl.experiment.train import Run
 from dufl.inputs import unknown_key
-from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
-from dufl.reproduce.table_figure import draw_table
-from dufl.reproduce.training import ALGORITHM1, MODELS, of_the_setting, on, train_all
+from dufl.reproduce.item import NO_CHANGES, Advance, Finding, Item, Scale, write_rows
+from dufl.reproduce.runs import ALGORITHM1, MODELS, of_the_setting, on, train_all
+from dufl.reproduce.table1_figure import draw_table
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
 POLICIES = ("static", "dufl")
@@ -58,7 +58,7 @@ NEAR = 3.0  # points
 FAR = 5.0
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """One number of the table."""
 
     dataset: str
@@ -77,7 +77,7 @@ class Cell(NamedTuple):
         return None if row is None else row[place]
 
 
-def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -> list[Cell]:
+def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -> list[TableCell]:
     """Those of a scale; of each kind that `only` names something of, those that have one of the names.
 
     At a scale that takes the datasets it finds, one that `only` names is taken in any case.
@@ -99,7 +99,7 @@ def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -
         if not scale.found or name in only or _listed(name, data_dir).state != "missing"
     ]
     return [
-        Cell(dataset, float(sigma), algorithm, policy)
+        TableCell(dataset, float(sigma), algorithm, policy)
         for dataset in datasets
         for sigma in kept[1]
         for algorithm in kept[2]
@@ -112,10 +112,10 @@ def _listed(dataset: str, data_dir: str | None) -> Listing:
 
 
 def reproduce(
-    scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = (), only: Sequence[str] = ()
+    scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES, only: Sequence[str] = ()
 ) -> Item:
     """Train every cell that is asked for, and add it to the table that is there."""
-    wanted = cells(scale, only, load(None, changes).data.data_dir)
+    wanted = cells(scale, only, Experiment.from_toml(changes=changes).data.data_dir)
     configs = {
         f"{cell}-{seed}": config_of(scale, cell, seed, changes)
         for cell in wanted
@@ -142,15 +142,15 @@ def _settings(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return told
 
 
-def _place(cell: Cell, order: dict[str, int]) -> tuple[int, int, int, int]:
+def _place(cell: TableCell, order: dict[str, int]) -> tuple[int, int, int, int]:
     kinds = SIGMAS.index(cell.sigma), ALGORITHMS.index(cell.algorithm), POLICIES.index(cell.policy)
     return order.get(cell.dataset, len(order)), *kinds
 
 
-def _row(cell: Cell, runs: list[Run], changes: Sequence[str]) -> dict[str, Any]:
+def _row(cell: TableCell, runs: list[Run], changes: Changes) -> dict[str, Any]:
     ours = [100 * run.accuracy for run in runs]
     summaries = [run.summary() for run in runs]
-    mean, theirs, config = float(np.mean(ours)), cell.printed, runs[0].config
+    mean, theirs, config = float(np.mean(ours)), cell.printed, runs[0].experiment
     return {
         "dataset": cell.dataset,
         "time_sensitivity": cell.sigma,
@@ -177,9 +177,9 @@ def _row(cell: Cell, runs: list[Run], changes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def cell_of(row: dict[str, Any]) -> Cell:
+def cell_of(row: dict[str, Any]) -> TableCell:
     """Which cell a row of the file is."""
-    return Cell(row["dataset"], float(row["time_sensitivity"]), row["algorithm"], row["policy"])
+    return TableCell(row["dataset"], float(row["time_sensitivity"]), row["algorithm"], row["policy"])
 
 
 _NUMBERS = (
@@ -201,7 +201,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _before(path: Path) -> dict[Cell, dict[str, Any]]:
+def _before(path: Path) -> dict[TableCell, dict[str, Any]]:
     """The cells that are in the table already."""
     if not path.exists():
         return {}
@@ -211,20 +211,20 @@ def _before(path: Path) -> dict[Cell, dict[str, Any]]:
         raise InputError(f"{path} must be what a reproduction wrote: {fault!r}") from None
 
 
-def config_of(scale: Scale, cell: Cell, seed: int, changes: Sequence[str]) -> Config:
+def config_of(scale: Scale, cell: TableCell, seed: int, changes: Changes) -> Experiment:
     """The paper's setting for one run."""
-    told = [
-        f"game.time_sensitivity={cell.sigma}",
-        *ALGORITHM1,
-        *on(cell.dataset, scale.local_epochs),
-        f"training.algorithm={cell.algorithm}",
-        f"training.policy={cell.policy}",
-        f"training.seed={seed}",
-    ]
-    return load(None, [*told, *changes])
+    setting = {
+        "game.time_sensitivity": cell.sigma,
+        **ALGORITHM1,
+        **on(cell.dataset, scale.local_epochs),
+        "training.algorithm": cell.algorithm,
+        "policy": cell.policy,
+        "training.seed": seed,
+    }
+    return Experiment.from_toml(changes={**setting, **changes})
 
 
-def judge(rows: list[dict[str, Any]]) -> list[Claim]:
+def judge(rows: list[dict[str, Any]]) -> list[Finding]:
     """What the paper says of its table, of every dataset by itself; cells that were not run say nothing."""
     claims = []
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
@@ -239,11 +239,13 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
             far = _far(dataset)
             sigmas = " and ".join(f"{s:g}" for s in SIGMAS if any(c.sigma == s > 0 for c, _, _ in pairs))
             statement = f"{dataset}: data update gains at least {far:.1f} points at σ = {sigmas}"
-            claims.append(Claim(statement, min(gains) >= far, f"{min(gains):.1f} to {max(gains):.1f} points"))
+            claims.append(
+                Finding(statement, min(gains) >= far, f"{min(gains):.1f} to {max(gains):.1f} points")
+            )
         equal = [new["fingerprint"] == old["fingerprint"] for cell, new, old in pairs if cell.sigma == 0]
         if equal:
             claims.append(
-                Claim(
+                Finding(
                     f"{dataset}: at σ = 0 the best plan is no update, and the runs are the same",
                     all(equal),
                     f"{sum(equal)} of {len(equal)} pairs end with the same weights, bit for bit",
@@ -254,7 +256,7 @@ def judge(rows: list[dict[str, Any]]) -> list[Claim]:
         if away:
             near = sum(d <= NEAR for d in away)
             claims.append(
-                Claim(
+                Finding(
                     f"{dataset}: accuracy within {NEAR:g} points of the paper's in at least 8 of 9 cells",
                     near >= 8 * len(away) / 9,
                     f"{near} of {len(away)} cells; the largest difference is {max(away):.1f}",

@@ -7,7 +7,7 @@ import numpy as np
 from dufl.game.leader import Algorithm1Options, Trace
 from dufl.game.plan import Plan, solve
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
+from dufl.reproduce.item import Advance, Finding, Item, Scale, game_of, settings_of, write_rows
 
 KINDS = {
     "plain": Algorithm1Options(search="direct", tolerance=0.0),
@@ -65,33 +65,33 @@ def settled(trace: Trace) -> int:
 
 def _claims(
     traces: dict[tuple[str, int], Trace], plans: dict[tuple[str, int], Plan], scale: Scale
-) -> list[Claim]:
+) -> list[Finding]:
     draws = range(scale.draws)
     when = {kind: max(settled(traces[kind, d]) for d in draws) for kind in ("plain", "damped")}
     rest = {kind: max(_change(traces[kind, d])[-1] for d in draws) for kind in ("plain", "damped")}
     gap = max(abs(plans["bayesian", d].server_cost / plans["damped", d].server_cost - 1) for d in draws)
     return [
-        Claim(
+        Finding(
             "(R, θ) settles within a few iterations of the plain update",
             when["plain"] <= FEW,
             f"after {when['plain']} at the latest, within 1 % and 0.01",
         ),
-        Claim(
+        Finding(
             "(R, θ) settles within a few iterations of the damped update",
             when["damped"] <= FEW,
             f"after {when['damped']} at the latest, within 1 % and 0.01",
         ),
-        Claim(
+        Finding(
             "φ comes to rest with the plain update",
             rest["plain"] < 0.01,
             f"in the last iteration φ still changes by {100 * rest['plain']:.2g} %",
         ),
-        Claim(
+        Finding(
             "φ comes to rest with the damped update",
             rest["damped"] < 0.01,
             f"in the last iteration φ changes by {100 * rest['damped']:.2g} %",
         ),
-        Claim(
+        Finding(
             "Bayesian search ends as well as direct search",
             gap < 0.02,
             f"the server's costs differ by {100 * gap:.2g} % at most",

@@ -10,7 +10,7 @@ from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium, solve
 from dufl.game.population import Clients
 from dufl.report.figures import BLUE, GREEN, ORANGE, RED, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
+from dufl.reproduce.item import Advance, Finding, Item, Scale, game_of, settings_of, write_rows
 
 RATES = (0.12, 0.82, 0.92)  # at the optimal payment
 PAYMENTS = (13.18, 203.18, 423.18)  # at the optimal rate
@@ -45,7 +45,9 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         drawn.append(means)
         advance((draw + 1) / scale.draws)
     claims = [
-        Claim(statement, all(ok for ok, _ in found), "; ".join(dict.fromkeys(text for _, text in found[:2])))
+        Finding(
+            statement, all(ok for ok, _ in found), "; ".join(dict.fromkeys(text for _, text in found[:2]))
+        )
         for statement, found in holds.items()
     ]
     written = [write_rows(out / "updates.csv", rows), *_draw(drawn, out)]

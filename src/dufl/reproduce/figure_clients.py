@@ -12,7 +12,7 @@ from dufl.game.plan import equilibrium, solve
 from dufl.game.population import Clients
 from dufl.game.utility import client_utility
 from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, write_rows
+from dufl.reproduce.item import Advance, Finding, Item, Scale, write_rows
 
 SIZES = (5, 10, 15, 20, 25, 30)
 STRATEGIES = ("optimal", "random", "zero")
@@ -53,12 +53,12 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
     falls = all((np.diff(curve, axis=1) < 0).all() for curve in mean.values())
     optimal = mean["optimal"].mean(axis=0)
     claims = [
-        Claim(
+        Finding(
             "the optimal strategy earns a client more than the random and the zero one, for every N",
             worst > 0,
             f"no client, N or draw loses by it; the least gain is {worst:.3g}",
         ),
-        Claim(
+        Finding(
             "utility falls with the number of clients, for each strategy",
             falls,
             f"optimal: from {optimal[0]:.1f} with {SIZES[0]} clients to {optimal[-1]:.1f} with {SIZES[-1]}",

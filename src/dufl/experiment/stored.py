@@ -13,17 +13,19 @@ import numpy as np
 
 from dufl.errors import InputError
 from dufl.experiment.compare import standard_deviation
-from dufl.experiment.config import Config
+from dufl.experiment.config import Experiment
 from dufl.experiment.run_directory import FREE, RunDirectory
+from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
 from dufl.learning.policies import POLICIES
+from dufl.plugins import describe
 
 Settings = dict[str, Any]
 Summary = dict[str, Any]
 
 _NAMES = {"dufl": "with data update", "static": "without data update"}
-_SAID_ALONE = ("training.policy", "training.algorithm", "training.model", "data.dataset")
+_SAID_ALONE = ("policy", "training.algorithm", "training.model", "data.dataset")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +52,12 @@ class Stored:
     @property
     def seed(self) -> int:
         """Of its training."""
-        return self.run.config.training.seed
+        return self.run.experiment.training.seed
 
     @property
     def progress(self) -> str:
         """How far it has come."""
-        rounds, over = self.run.config.game.num_rounds, len(self.run.records)
+        rounds, over = self.run.experiment.game.num_rounds, len(self.run.records)
         return "finished" if self.run.finished else f"stopped after {over:,} of {rounds:,} rounds"
 
 
@@ -78,25 +80,25 @@ class Group:
         return [run for run in begun if run.finished] or begun
 
     @property
-    def config(self) -> Config:
+    def config(self) -> Experiment:
         """What its runs were told; the seed is that of the first."""
-        return self.every[0].run.config
+        return self.every[0].run.experiment
 
     @property
     def policy(self) -> str:
-        """Of data update."""
-        return self.config.training.policy
+        """The name of the policy."""
+        return describe(self.config.policy)
 
     @property
     def rest(self) -> str:
         """All that its runs were told but the policy."""
-        told = {key: value for key, value in self.every[0].settings.items() if key != "training.policy"}
+        told = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
         return json.dumps(told, sort_keys=True)
 
     @property
     def finished(self) -> bool:
-        """Whether what is shown went through all rounds."""
-        return self.rounds == self.config.game.num_rounds
+        """Whether the runs that are shown have finished."""
+        return all(run.finished for run in self.runs)
 
     @property
     def rounds(self) -> int:
@@ -177,9 +179,19 @@ def _inside(place: Path) -> list[RunDirectory]:
     return [run for folder in folders if (run := RunDirectory.at(folder))]
 
 
+def read_run(folder: Path) -> Stored:
+    """The run in a run directory."""
+    place = RunDirectory.at(folder)
+    if place is None:
+        raise InputError.of("folder", "a run directory", folder)
+    return _read(place)
+
+
 def _read(place: RunDirectory) -> Stored:
-    config = place.load()
-    run = Run(config, place.records(), folder=place.folder)
+    config, summary = place.load(), place.summary or {}
+    weights = place.weights() if summary else {}
+    early = summary.get("stopped_early") is True
+    run = Run(config, place.records(), weights, place.folder, early)
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
     if len(run.records) > config.game.num_rounds:
@@ -188,23 +200,20 @@ def _read(place: RunDirectory) -> Stored:
     return Stored(run, place.environment(), _settings(config), place)
 
 
-def _settings(config: Config) -> Settings:
-    """All that a run depends on but its seed, flat."""
-    found: Settings = {}
-    for section, values in tomllib.loads(config.to_toml()).items():
-        for key, value in values.items():
-            if (section, key) not in FREE | {("training", "seed")}:
-                found[f"{section}.{key}"] = value
-    if config.clients.file is not None:
-        text = config.game.clients.to_csv()
+def _settings(experiment: Experiment) -> Settings:
+    """Everything that a run depends on but its seed, by dotted keys."""
+    every = flat(tomllib.loads(experiment.to_toml()))
+    settings = {key: value for key, value in every.items() if key not in FREE | {"training.seed"}}
+    if experiment.clients.file is not None:
+        text = experiment.game.clients.to_csv()
         checksum = hashlib.sha256(text.encode()).hexdigest()[:8]
-        found["clients.file"] = f"{config.game.clients.size} clients, checksum {checksum}"
-    return found
+        settings["clients.file"] = f"{experiment.game.clients.size} clients, checksum {checksum}"
+    return settings
 
 
 def _label(settings: Settings, differing: Sequence[str]) -> str:
     """What is said of a group: its policy, and whatever else is not the same in all."""
-    policy = str(settings["training.policy"])
+    policy = str(settings["policy"])
     said = [_NAMES.get(policy, policy)]
     said += [Path(settings[key]).name for key in _SAID_ALONE[1:] if key in differing]
     said += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _SAID_ALONE]
@@ -213,7 +222,7 @@ def _label(settings: Settings, differing: Sequence[str]) -> str:
 
 def _short(key: str) -> str:
     """A key without its section, if there is no other of that name."""
-    return key if key.endswith(".seed") else key.partition(".")[2]
+    return key if key.endswith(".seed") else key.rpartition(".")[2]
 
 
 def _place(policy: str) -> int:

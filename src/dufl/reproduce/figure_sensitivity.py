@@ -9,7 +9,7 @@ import numpy as np
 from dufl.game.leader import FIXED_POINT
 from dufl.game.plan import Plan, solve
 from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, game_of, settings_of, write_rows
+from dufl.reproduce.item import Advance, Finding, Item, Scale, game_of, settings_of, write_rows
 
 SIGMAS = (0.41, 0.42, 0.50, 0.75, 1.00, 1.25)
 LEADERS = ("algorithm1", "stackelberg")
@@ -101,22 +101,22 @@ def threshold(draw: int, leader: str, steps: int, **others: float) -> float:
     return (low + high) / 2
 
 
-def _claims(leader: str, curves: dict[str, Any], found: list[float]) -> list[Claim]:
+def _claims(leader: str, curves: dict[str, Any], found: list[float]) -> list[Finding]:
     payment, rate = curves["payment"], curves["conservation_rate"]
     at = f"{min(found):.3f} to {max(found):.3f}" if len(found) > 1 else f"{found[0]:.3f}"
     return [
-        Claim(
+        Finding(
             f"{leader}: R rises with σ",
             bool((np.diff(payment, axis=1) >= -1e-9).all()) and bool((payment[:, -1] > payment[:, 0]).all()),
             f"from {payment[:, 0].mean():.1f} at σ = {SIGMAS[0]} to {payment[:, -1].mean():.1f} "
             f"at {SIGMAS[-1]}",
         ),
-        Claim(
+        Finding(
             f"{leader}: θ falls with σ",
             bool((np.diff(rate, axis=1) <= 1e-9).all()) and bool((rate[:, -1] < rate[:, 0]).all()),
             f"from {rate[:, 0].mean():.2f} at σ = {SIGMAS[0]} to {rate[:, -1].mean():.2f} at {SIGMAS[-1]}",
         ),
-        Claim(
+        Finding(
             f"{leader}: below some σ > 0 nothing is updated",
             min(found) > 0.02,
             f"below σ = {at} here; the paper says {PAPER_THRESHOLD}",

@@ -1,27 +1,26 @@
 """Figure 4: accuracy and the server's cost over the rounds, for (R, θ)* and six deviations from it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dufl.experiment.config import Config, load
+from dufl.experiment.config import Changes, Experiment
 from dufl.experiment.train import Run
 from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium, solve
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save, style
-from dufl.reproduce.item import Advance, Claim, Item, Scale, settings_of, write_rows
-from dufl.reproduce.training import on, seconds_of, train_all
-from dufl.reproduce.updates import PAYMENTS, RATES, offers
+from dufl.reproduce.figure_updates import PAYMENTS, RATES, offers
+from dufl.reproduce.item import NO_CHANGES, Advance, Finding, Item, Scale, settings_of, write_rows
+from dufl.reproduce.runs import on, seconds_of, train_all
 
 STACKELBERG = "stackelberg"
 FIXED = ("game.payment_range", "game.conservation_range")  # keys that the item itself sets
 NOISES = (0.5, 4.0, 16.0)
 
 
-def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] = ()) -> Item:
+def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES) -> Item:
     """Train with each of the seven offers and with the anticipating leader's."""
-    base = load(None, [*on(scale.images, scale.local_epochs), *changes])
+    base = Experiment.from_toml(changes={**on(scale.images, scale.local_epochs), **changes})
     best = solve(base.game)
     wanted = offers(base.game) | {STACKELBERG: (best.payment, best.conservation_rate)}
     names = {offer: f"R={payment:.2f}-theta={rate:.2f}" for offer, (payment, rate) in wanted.items()}
@@ -56,16 +55,10 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Sequence[str] 
     return Item("server", judge(accuracy, cost), settings, files, notes, seconds=seconds)
 
 
-def config_of(scale: Scale, payment: float, rate: float, changes: Sequence[str]) -> Config:
+def config_of(scale: Scale, payment: float, rate: float, changes: Changes) -> Experiment:
     """The paper's setting with a fixed offer to the clients."""
-    return load(None, [*_offered(payment, rate), *on(scale.images, scale.local_epochs), *changes])
-
-
-def _offered(payment: float, rate: float) -> list[str]:
-    return [
-        f"game.payment_range=[{payment!r},{payment!r}]",
-        f"game.conservation_range=[{rate!r},{rate!r}]",
-    ]
+    setting = {**on(scale.images, scale.local_epochs), **changes}
+    return Experiment.from_toml(changes=setting).fixed(payment, rate)
 
 
 def cost_note(game: Game, payment: float) -> str:
@@ -81,21 +74,19 @@ def cost_note(game: Game, payment: float) -> str:
 
 
 def ageing_note(
-    scale: Scale, out: Path, wanted: dict[str, tuple[float, float]], advance: Advance, changes: Sequence[str]
+    scale: Scale, out: Path, wanted: dict[str, tuple[float, float]], advance: Advance, changes: Changes
 ) -> str:
     """An experiment on a θ that is too large: how fast samples must age for it to do harm."""
     names = [f"θ = {RATES[0]}", "*", *(f"θ = {rate}" for rate in RATES[1:])]
     configs = {
-        f"noise={noise:g}-{number}": load(
-            None,
-            [
-                *_offered(*wanted[name]),
-                *on(scale.leaders, scale.local_epochs),
-                *changes,
-                "training.model=logistic",
-                f"data.noise_scale={noise!r}",
-            ],
-        )
+        f"noise={noise:g}-{number}": Experiment.from_toml(
+            changes={
+                **on(scale.leaders, scale.local_epochs),
+                **changes,
+                "training.model": "logistic",
+                "data.noise_scale": noise,
+            }
+        ).fixed(*wanted[name])
         for noise in NOISES
         for number, name in enumerate(names)
     }
@@ -119,31 +110,31 @@ def late(run: Run) -> float:
     return float(np.mean([record.accuracy for record in run.records[-max(1, len(run.records) // 10) :]]))
 
 
-def judge(accuracy: dict[str, float], cost: dict[str, float]) -> list[Claim]:
+def judge(accuracy: dict[str, float], cost: dict[str, float]) -> list[Finding]:
     """What the paper says of these curves."""
     others = {name: value for name, value in cost.items() if name not in ("*", STACKELBERG)}
     rich = [accuracy[f"R = {payment}"] for payment in PAYMENTS[1:]]
     rates = [accuracy[f"θ = {rate}"] for rate in RATES]
     least = min(others, key=lambda name: others[name])
     return [
-        Claim(
+        Finding(
             "the server's cost is lowest at (R, θ)*",
             cost["*"] < others[least],
             f"{cost['*']:.3f} there, {others[least]:.3f} at {least}",
         ),
-        Claim(
+        Finding(
             "a higher payment gives a higher accuracy",
             accuracy[f"R = {PAYMENTS[0]}"] < accuracy["*"] < min(rich),
             f"{accuracy[f'R = {PAYMENTS[0]}']:.1f} %, {accuracy['*']:.1f} % at R*, "
             + ", ".join(f"{value:.1f} %" for value in rich),
         ),
-        Claim(
+        Finding(
             "a θ that is too small or too large gives a lower accuracy",
             accuracy["*"] > max(rates),
             f"{accuracy['*']:.1f} % at θ*, "
             + ", ".join(f"{value:.1f} % at {rate}" for rate, value in zip(RATES, rates, strict=True)),
         ),
-        Claim(
+        Finding(
             "a leader that anticipates the clients costs less than any of them (not in the paper)",
             cost[STACKELBERG] < min(cost["*"], *others.values()),
             f"{cost[STACKELBERG]:.3f}, with {accuracy[STACKELBERG]:.1f} % accuracy",

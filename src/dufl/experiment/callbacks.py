@@ -1,0 +1,165 @@
+"""Callbacks: what happens beside training, after every round.
+
+A callback is an object with methods of `Callback`, or a function that is called with every record.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dufl.errors import InputError
+from dufl.learning.federation import Record
+from dufl.plugins import calling
+
+if TYPE_CHECKING:
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.train import Run
+
+
+class Action(Enum):
+    """What a callback asks for after a round.
+
+    FINISH ends the run as if this had been its last round. PAUSE writes a checkpoint to resume from.
+    """
+
+    FINISH = "finish"
+    PAUSE = "pause"
+
+
+class Callback:
+    """Does nothing; override what you need."""
+
+    def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
+        """Called before the first round with the experiment and the run directory, if there is one."""
+
+    def on_round_end(self, record: Record) -> "Action | bool | None":
+        """Called after every round; when a run is resumed, first with the rounds before.
+
+        Returns:
+            What to do; True is `Action.FINISH`.
+        """
+        return None
+
+    def on_train_end(self, run: "Run") -> None:
+        """Called when a run has finished or is paused."""
+
+
+class EarlyStopping(Callback):
+    """Finish once a metric has not improved for some rounds.
+
+    Args:
+        metric: "loss", "accuracy", or the name of your own metric.
+        patience: rounds without improvement.
+        min_delta: by how much a value must be better to count as an improvement.
+        mode: "min" or "max"; by default "min" for "loss" and "max" for anything else.
+
+    >>> early = EarlyStopping("accuracy", patience=1)
+    """
+
+    def __init__(
+        self, metric: str = "loss", patience: int = 10, min_delta: float = 0.0, mode: str | None = None
+    ) -> None:
+        if mode not in (None, "min", "max"):
+            raise InputError.of("mode", "'min' or 'max'", mode, text=repr(mode))
+        if patience < 1:
+            raise InputError.of("patience", ">= 1", patience)
+        self.metric, self.patience, self.min_delta = metric, patience, min_delta
+        self._sign = 1 if (mode or ("min" if metric == "loss" else "max")) == "min" else -1
+        self._best = float("inf")
+        self._since = 0
+
+    def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
+        """Start anew."""
+        self._best, self._since = float("inf"), 0
+
+    def on_round_end(self, record: Record) -> bool:
+        """Whether the metric has stopped improving."""
+        value = self._sign * metric_of(record, self.metric)
+        if value < self._best - self.min_delta:
+            self._best, self._since = value, 0
+        else:
+            self._since += 1
+        return self._since >= self.patience
+
+
+class TensorBoard(Callback):
+    """Write metrics as TensorBoard events, into the run directory unless another is given."""
+
+    SCALARS = (
+        *("accuracy", "loss", "total_volume", "mean_age", "planned_staleness", "payment", "server_cost"),
+    )
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError:
+            raise InputError("tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
+        self._folder = folder
+        self._writer: Any = None
+
+    def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
+        """Open the file; a resumed run writes all of its rounds again."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        place = self._folder or folder
+        if place is None:
+            raise InputError("out must be given with TensorBoard(), or a folder to TensorBoard", field="out")
+        self._writer = SummaryWriter(str(place), purge_step=0)
+
+    def on_round_end(self, record: Record) -> None:
+        """Write the numbers of a round."""
+        values = {name: getattr(record, name) for name in self.SCALARS} | record.metrics
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def on_train_end(self, run: "Run") -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+def metric_of(record: Record, name: str) -> float:
+    """A number of a record: one of its fields, or one of the user's own metrics."""
+    value = record.metrics[name] if name in record.metrics else getattr(record, name, None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        known = [key for key, item in vars(record).items() if isinstance(item, int | float)]
+        raise InputError.of("metric", f"one of {', '.join([*known, *record.metrics])}", name, text=repr(name))
+    return float(value)
+
+
+class Callbacks:
+    """Some callbacks, called one after the other."""
+
+    def __init__(self, callbacks: Iterable["Callback | Callable[[Record], Any]"]) -> None:
+        self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            if not callable(callback) and not hasattr(callback, "on_round_end"):
+                raise InputError.of("callbacks", "functions or Callback objects", type(callback).__name__)
+
+    def begin(self, experiment: "Experiment", folder: Path | None) -> None:
+        """Before the first round."""
+        self._call("on_train_begin", experiment, folder)
+
+    def round_end(self, record: Record) -> Action | None:
+        """After a round; PAUSE prevails over FINISH."""
+        answers = []
+        for callback in self._callbacks:
+            function: Any = getattr(callback, "on_round_end", callback)
+            with calling("callback", callback, f"after round {record.round}"):
+                answers.append(function(record))
+        if Action.PAUSE in answers:
+            return Action.PAUSE
+        return Action.FINISH if any(a is Action.FINISH or a is True for a in answers) else None
+
+    def end(self, run: "Run") -> None:
+        """After the last round."""
+        self._call("on_train_end", run)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            function = getattr(callback, name, None)
+            if function is not None:
+                with calling("callback", callback, name):
+                    function(*arguments)

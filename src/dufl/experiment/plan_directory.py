@@ -1,0 +1,210 @@
+"""A plan on disk: `plan.json` for programs, `plan.npz` with all arrays, `config.toml` with its experiment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.data.bounded import refusing
+from dufl.data.numpy_files import read_arrays
+from dufl.errors import InputError
+from dufl.experiment.config import CLIENTS_FILE, Experiment
+from dufl.experiment.files import replacing, to_json, write_text
+from dufl.experiment.output import PLAN, Manifest, writing
+from dufl.experiment.planning import summary
+from dufl.experiment.sections import Leader
+from dufl.experiment.stored_config import read_config, read_json
+from dufl.game.dynamics import Array
+from dufl.game.leader import Trace
+from dufl.game.mean_field import Equilibrium
+from dufl.game.parameters import Competition, Game
+from dufl.game.plan import Method, Offer, Plan
+
+MANY = 20_000_000  # client-rounds above which trajectories are written only if asked for
+_OFFER = ("payment", "conservation_rate")
+_EQUILIBRIUM = (*_OFFER, "announced_volume", "total_volume", "residual", "passes", "converged")
+_TRACE = ("trace_payment", "trace_conservation_rate", "trace_cost", "trace_total_volume", "trace_converged")
+Figures = Callable[[Path], list[Path]]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The trajectories of a stored plan, to be judged by the certificate."""
+
+    game: Game
+    offer: Offer
+    volume: Array
+    collection: Array
+    competition: Competition
+
+
+def write_plan(
+    plan: Plan,
+    folder: Path,
+    experiment: Experiment | None = None,
+    *,
+    baseline: Plan | None = None,
+    trajectories: bool | None = None,
+    figures: Figures = lambda _: [],
+    force: bool = False,
+) -> list[Path]:
+    """Write a plan, all files or none; returns the paths.
+
+    Args:
+        plan: the plan.
+        folder: the directory, made if it is missing.
+        experiment: what was planned; by default the plan's game alone.
+        baseline: Algorithm 1's plan for the same game, whose cost is written beside.
+        trajectories: of every client; by default up to `MANY` numbers.
+        figures: draws figures into a directory and returns their paths.
+        force: write there even if the directory holds something else.
+    """
+    experiment = experiment or Experiment(game=_fixed(plan), leader=_leader(plan))
+    with writing(folder, PLAN, force) as staging:
+        write_text(staging / "plan.json", to_json(summary(plan, baseline)))
+        write_plan_arrays(plan, staging / "plan.npz", trajectories)
+        write_text(staging / "config.toml", experiment.to_toml())
+        names = ["plan.json", "plan.npz", "config.toml"]
+        if experiment.clients.file is not None:
+            names.append(CLIENTS_FILE)
+            write_text(staging / CLIENTS_FILE, plan.game.clients.to_csv())
+        names += [path.name for path in figures(staging)]
+    return [folder / name for name in names]
+
+
+def read_plan(folder: Path) -> Plan:
+    """A plan that `write_plan` wrote; nothing is solved again."""
+    manifest = _manifest(folder)
+    experiment, facts = read_config(manifest), read_json(manifest, "plan.json")
+    method, competition = facts.get("method"), facts.get("competition")
+    if method not in ("stackelberg", "algorithm1", "given") or competition not in ("mean-field", "nash"):
+        raise InputError(f"{folder / 'plan.json'} must have a method and a competition that exist")
+    return read_plan_arrays(manifest, experiment.game, method, competition)
+
+
+def read_profile(folder: Path) -> Profile:
+    """The trajectories of a plan that `write_plan` wrote, as they are in the file."""
+    manifest = _manifest(folder)
+    experiment, facts = read_config(manifest), read_json(manifest, "plan.json")
+    offer = _offer(folder / "plan.json", facts.get("payment"), facts.get("conservation_rate"))
+    path = manifest.check("plan.npz")
+    with refusing(path), np.load(path) as arrays:
+        if "volume" not in arrays:
+            raise InputError(f"{path} must hold trajectories: plan again with --trajectories")
+    volume, collection = read_arrays(path, ("volume", "collection"), only=False).values()
+    shape = (experiment.game.num_rounds, experiment.game.clients.size)
+    for name, values in (("volume", volume), ("collection", collection)):
+        _check(f"{name} in {path}", values, shape)
+    return Profile(experiment.game, offer, volume, collection, experiment.leader.competition)
+
+
+def read_offer(manifest: Manifest) -> Offer:
+    """The offer of the plan that a result follows."""
+    path = manifest.check("plan.npz")
+    found = read_arrays(path, _OFFER, only=False)
+    return _offer(path, *(_number(found, name, path) for name in _OFFER))
+
+
+def read_plan_arrays(manifest: Manifest, game: Game, method: str, competition: Competition) -> Plan:
+    """The plan in the `plan.npz` of a result, for the game that the result is about."""
+    path = manifest.check("plan.npz")
+    with refusing(path), np.load(path) as arrays:
+        traced = _TRACE[0] in arrays
+    names = (*_EQUILIBRIUM, *(_TRACE if traced else ()))
+    found = read_arrays(path, names, only=False)
+    offer = _offer(path, *(_number(found, name, path) for name in _OFFER))
+    for name in ("announced_volume", "total_volume"):
+        _check(f"{name} in {path}", found[name], (game.num_rounds,))
+    equilibrium = Equilibrium(
+        found["announced_volume"],
+        found["total_volume"],
+        _number(found, "residual", path),
+        int(_number(found, "passes", path)),
+        bool(_number(found, "converged", path)),
+    )
+    trace = None
+    if traced:
+        payment, rate, cost, total = (found[name] for name in _TRACE[:4])
+        _check(f"trace_total_volume in {path}", total, (len(payment) + 1, game.num_rounds))
+        trace = Trace(payment, rate, cost, total, bool(_number(found, _TRACE[4], path)))
+    return Plan(game, offer.payment, offer.conservation_rate, equilibrium, competition, method, trace)
+
+
+def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) -> None:
+    """Write `plan.npz`; with the trajectories of every client, unless there are very many."""
+    size = plan.game.num_rounds * plan.game.clients.size
+    arrays: dict[str, Any] = {
+        "payment": plan.payment,
+        "conservation_rate": plan.conservation_rate,
+        "total_volume": plan.total_volume,
+        "announced_volume": plan.equilibrium.announced_volume,
+        "residual": plan.residual,
+        "passes": float(plan.passes),
+        "converged": float(plan.converged),
+        "mean_staleness": plan.mean_staleness,
+        "utility": plan.outcomes.utility,
+        "collected": plan.outcomes.collected,
+    }
+    if trajectories if trajectories is not None else size <= MANY:
+        arrays |= {
+            "volume": plan.volume,
+            "collection": plan.collection,
+            "staleness": plan.staleness,
+        }
+    if plan.trace is not None:
+        arrays |= {
+            "trace_payment": plan.trace.payment,
+            "trace_conservation_rate": plan.trace.conservation_rate,
+            "trace_cost": plan.trace.cost,
+            "trace_total_volume": plan.trace.total_volume,
+            "trace_converged": float(plan.trace.converged),
+        }
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+
+
+def _leader(plan: Plan) -> Leader:
+    method: Method = "algorithm1" if plan.method == "algorithm1" else "stackelberg"
+    return Leader(method=method, competition=plan.competition)
+
+
+def _fixed(plan: Plan) -> Game:
+    """The plan's game; for a given offer, with ranges that allow no other."""
+    if plan.method != "given":
+        return plan.game
+    rates = (plan.conservation_rate, plan.conservation_rate)
+    return plan.game.replace(payment_range=(plan.payment, plan.payment), conservation_range=rates)
+
+
+def _manifest(folder: Path) -> Manifest:
+    manifest = Manifest.read(folder)
+    if manifest is None or manifest.kind != PLAN:
+        raise InputError.of(str(folder), "a directory that `dufl plan --out` wrote", "something else")
+    return manifest
+
+
+def _offer(path: Path, payment: Any, conservation_rate: Any) -> Offer:
+    try:
+        return Offer(payment=payment, conservation_rate=conservation_rate)
+    except InputError as error:
+        raise error.within(str(path)) from None
+
+
+def _number(arrays: dict[str, npt.NDArray[Any]], name: str, path: Path) -> float:
+    if arrays[name].shape != () or arrays[name].dtype != np.float64:
+        got = f"{arrays[name].dtype}, {arrays[name].shape}"
+        raise InputError.of(f"{name} in {path}", "one number of the type float64", got)
+    return float(arrays[name])
+
+
+def _check(name: str, values: Array, shape: tuple[int, ...]) -> None:
+    if values.dtype != np.float64:
+        raise InputError.of(name, "of the type float64", values.dtype)
+    if values.shape != shape:
+        rule = f"of shape {shape}, rounds and clients" if len(shape) == 2 else f"of shape {shape}, rounds"
+        raise InputError.of(name, rule, values.shape)
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise InputError.of(name, "finite numbers >= 0", values[~(np.isfinite(values) & (values >= 0))][0])

@@ -1,0 +1,90 @@
+"""How the plan moves with one value of a game or several: both leaders, solved for every combination."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from dufl.errors import InputError
+from dufl.experiment.config import Experiment, as_experiment
+from dufl.experiment.frames import make_frame
+from dufl.experiment.keys import split_key
+from dufl.game.parameters import Game
+from dufl.game.plan import algorithm1_baseline, solve
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = dict[str, Any]
+
+
+def sweep(
+    experiment: Experiment | Game | None = None, *, seeds: int = 1, **values: Sequence[Any]
+) -> "pandas.DataFrame":
+    """Solve a game for all combinations of some values; one row per combination and draw of the clients.
+
+    Args:
+        experiment: what to solve, or the game alone.
+        seeds: how many times the clients are drawn; only for clients that come from `Clients.draw`.
+        values: a sequence per field of `Game`.
+
+    >>> frame = sweep(Game(num_rounds=10), time_sensitivity=[0.5, 1.5])
+    >>> frame.time_sensitivity.tolist(), bool(frame.payment[0] <= frame.payment[1])
+    ([0.5, 1.5], True)
+    """
+    base = as_experiment(experiment)
+    game = base.game
+    for name in values:
+        if name == "clients" or name not in Game.model_fields:
+            known = ", ".join(field for field in Game.model_fields if field != "clients")
+            raise InputError.of("values", f"of fields of Game ({known})", name, text=repr(name))
+
+    def variant(combination: Mapping[str, Any], seed: int) -> Experiment:
+        clients = {"clients": game.clients.redraw(seed)} if seeds > 1 else {}
+        return base.replace(game=game.replace(**combination, **clients))
+
+    return make_frame(sweep_rows(values, seeds, variant))
+
+
+def sweep_rows(
+    values: Mapping[str, Sequence[Any]],
+    seeds: int,
+    variant: Callable[[Mapping[str, Any], int], Experiment],
+    progress: Callable[[float], None] = lambda _: None,
+) -> list[Row]:
+    """Plans for all combinations of values, for some draws of the clients.
+
+    Args:
+        values: a sequence per key.
+        seeds: how many draws.
+        variant: makes the experiment for a combination and a seed.
+        progress: called with the fraction of the work that is done.
+    """
+    rows: list[Row] = []
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    for combination in combinations:
+        for seed in range(seeds):
+            rows.append({**combination, "seed": seed, **_plans(variant(combination, seed))})
+            progress(len(rows) / (len(combinations) * seeds))
+    return rows
+
+
+def check_axes(keys: Iterable[str], seeds: int) -> None:
+    """Refuse keys that a sweep fixes itself."""
+    if seeds > 1 and ("clients", "seed") in map(split_key, keys):
+        raise InputError.of("seeds", "left out when clients.seed varies", seeds)
+
+
+def _plans(experiment: Experiment) -> Row:
+    competition = experiment.leader.competition
+    best = solve(experiment.game, competition=competition)
+    paper = algorithm1_baseline(experiment.game, competition)
+    return {
+        "payment": best.payment,
+        "conservation_rate": best.conservation_rate,
+        "server_cost": best.server_cost,
+        "algorithm1_payment": paper.payment if paper else None,
+        "algorithm1_conservation_rate": paper.conservation_rate if paper else None,
+        "algorithm1_cost": paper.server_cost if paper else None,
+        "no_update_cost": best.no_update_cost,
+        "influence_gain": best.certificate.influence,
+    }
