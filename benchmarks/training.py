@@ -17,8 +17,10 @@ from rich.console import Console
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from dufl.cli.common import parse_changes
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.data.samples import Samples
+from dufl.experiment.callbacks import Action
 from dufl.experiment.config import Experiment
 from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.engine import CompiledEngine, make_engine, spread
@@ -26,7 +28,12 @@ from dufl.learning.federation import Federation
 from dufl.learning.logistic import train_logistic
 from dufl.learning.models import build
 from dufl.learning.task import Task
-from loading import load, pausing
+
+
+def load(_: None, changes: list[str]) -> Experiment:
+    """The paper's experiment with changes."""
+    return Experiment.from_toml(changes=parse_changes(changes))
+
 
 SHARED = Path(os.environ.get("DUFL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 CLIENTS, HELD, CORES = 15, 1000, os.cpu_count() or 1
@@ -281,7 +288,7 @@ def thousand(model: str) -> None:
     )
     from dufl.experiment.train import train
 
-    train(config, dataset=images((3, 32, 32)), callbacks=[pausing(lambda: True)])  # after one round
+    train(config, dataset=images((3, 32, 32)), callbacks=[lambda _: Action.PAUSE])  # after one round
 
 
 def linear(console: Console) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from dufl.learning.algorithm import Mean, LocalPenalty
 
 class Own:
-    def init(self, weights, num_clients):
+    def init(self, weights, num_clients, training):
         return {}
     def pull(self, state, client):
         return LocalPenalty()

@@ -104,9 +104,10 @@ def test_resuming_a_run_that_is_over(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from loading import load
+from dufl.cli.common import parse_changes
+from dufl.experiment.config import Experiment
 from dufl.experiment.train import train
-train(load(None, sys.argv[2:]), Path(sys.argv[1]), resume=True)
+train(Experiment.from_toml(changes=parse_changes(sys.argv[2:])), out=Path(sys.argv[1]), resume=True)
 """
 
 
@@ -160,7 +161,7 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(
         InputError,
-        match=r"another configuration: game.num_rounds was 8, is 9; training.local_epochs was 2, is 3",
+        match=r"another experiment: game.num_rounds was 8, is 9; training.local_epochs was 2, is 3",
     ):
         train(small("training.local_epochs=3", "game.num_rounds=9"), out=out, resume=True)
     with pytest.raises(InputError, match=r"training.seed was 0, is 1"):
@@ -176,7 +177,7 @@ def test_other_clients_in_the_file_are_refused(tmp_path: Path) -> None:
         "initial_volume,collection_cost,training_cost\n50,1e-3,1e-5\n60,1e-3,1e-5\n"
     )
     told = tmp_path / "f.toml"
-    told.write_text('[clients]\nfile = "c.csv"\n[game]\nnum_rounds = 3\n[training]\nepochs = 1\n')
+    told.write_text('[clients]\nfile = "c.csv"\n[game]\nnum_rounds = 3\n[training]\nlocal_epochs = 1\n')
     train(load(told), out=tmp_path / "run")
     (tmp_path / "c.csv").write_text(
         "initial_volume,collection_cost,training_cost\n50,1e-3,1e-5\n61,1e-3,1e-5\n"

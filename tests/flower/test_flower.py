@@ -132,7 +132,7 @@ class InPlace:
     def __init__(self, where: str) -> None:
         self.where = where
 
-    def init(self, weights: Any, num_clients: int) -> Any:
+    def init(self, weights: Any, num_clients: int, training: Any) -> Any:
         return {"own": np.zeros(1, np.float32)}
 
     def penalty(self, state: Any, client: int) -> LocalPenalty:

@@ -82,11 +82,12 @@ Force = Annotated[
 
 
 def parse_changes(texts: Iterable[str] | None) -> dict[str, Any]:
-    """The changes of `--set KEY=VALUE`: values by key.
+    """The changes of `--set KEY=VALUE`: values by key, with its section.
 
-    >>> parse_changes(["num_rounds=50", "data.dataset=mnist"])
-    {'num_rounds': 50, 'data.dataset': 'mnist'}
+    >>> parse_changes(["num_rounds=50", "data.dataset=mnist", "policy=static"])
+    {'game.num_rounds': 50, 'data.dataset': 'mnist', 'policy': 'static'}
     """
+    from dufl.experiment.keys import split_key
     from dufl.experiment.toml import parse_value
 
     changes = {}
@@ -94,7 +95,8 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError.of("--set", "section.key=value", text, text=shown(text))
-        changes[key.strip()] = parse_value(value.strip(), key.strip())
+        name = ".".join(filter(None, split_key(key)))
+        changes[name] = parse_value(value.strip(), name)
     return changes
 
 

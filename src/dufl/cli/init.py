@@ -8,8 +8,10 @@ import typer
 from dufl.errors import InputError
 
 EXAMPLE = """\
-# A federation and what its server wants. Every key is optional; the values here are the defaults,
-# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it, `dufl train FILE` trains it too.
+# A federation and what its server optimizes. Every key is optional; the values here are the defaults,
+# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it, `dufl train FILE` trains it.
+
+policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
 
 [game]
 num_rounds = 100             # T
@@ -24,21 +26,21 @@ conservation_range = [0, 1]  # θ
 
 [clients]
 count = 15
-# Each of these is a number, a list with one entry a client, { low =, high = } (uniform; with
+# Each of these is a number, a list with one entry per client, { low =, high = } (uniform; with
 # scale = "log" uniform in the logarithm), or { median =, spread = } (log-normal).
 initial_volume = 1000                              # D(0), samples
 collection_cost = { low = 1e-4, high = 1e-3 }      # α, money per squared sample collected
 training_cost = { low = 5e-6, high = 5e-5 }        # β, money per squared sample held
-# initial_staleness = 1.0    # S(0) in rounds; more than 1 to plan again in mid-course
+# initial_staleness = 1.0    # S(0) in rounds; more than 1 to plan again during a run
 # capacity = 5000            # the most samples a buffer takes; a plan that needs more is refused
 seed = 0
-# file = "clients.csv"       # instead of all the above: one line a client, with the columns
+# file = "clients.csv"       # instead of all the above: one line per client, with the columns
 #                            # initial_volume, collection_cost, training_cost
 #                            # [, initial_staleness, capacity]
 
 [leader]
 method = "stackelberg"      # or "algorithm1", the paper's loop
-competition = "mean-field"   # or "nash": each client sees its own influence on the total
+competition = "mean-field"   # or "nash": each client accounts for its influence on the total
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
 evaluations = 30             # of the cost in one Bayesian search
@@ -58,25 +60,26 @@ noise_growth = 1.0           # 1: noise grows evenly with age; 0.5: like a rando
 # initial_classes = 8        # there at the start; without it, C·(1 - σ/3) of C, rounded up
 arrival_until = 0.5          # the share of the rounds by which every class has arrived
 class_order = "label"        # or "client", each in its own order; or a list of all classes
-# dirichlet_alpha = 0.5                 # uneven classes a client: the smaller, the more; without it, even
-discard = "uniform"          # or "oldest": which samples a buffer gives up
+# dirichlet_alpha = 0.5      # concentration of classes per client; smaller is more uneven; without it, even
+discard = "uniform"          # or "oldest": which samples a buffer discards
 
 [training]
 algorithm = "fedavg"         # or "fedprox", "feddyn", "package.module:Class"
-proximal_mu = 0.01       # μ of FedProx
-feddyn_alpha = 0.1         # α of FedDyn
-policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
+proximal_mu = 0.01           # μ of FedProx
+feddyn_alpha = 0.1           # α of FedDyn
 model = "logistic"           # or "cnn", "resnet18", "resnet18-coarse", "package.module:Class": with PyTorch
-local_epochs = 20                  # of local training in a round
+loss = "cross_entropy"       # or "package.module:function" of (logits, labels): with PyTorch
+# metrics = ["package.module:function"]  # of (labels, logits), on the test samples
+local_epochs = 20            # epochs of local training per round
 batch_size = 64
 learning_rate = 0.01         # of local SGD
-momentum = 0.0               # likewise
-fraction_train = 1.0          # the share of clients that are called in a round
-client_dropout = 0.0                # the probability that a client that is called does not answer
+momentum = 0.0               # of local SGD
+fraction_train = 1.0         # the fraction of clients that train in a round
+client_dropout = 0.0         # the probability that a sampled client does not reply
 precision = "float32"        # or "bf16", for torch
-seed = 0                     # of data, training and dropout
-device = "auto"              # the first accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"
-workers = 0                  # cores that train, 0 for all; the result does not depend on it
+seed = 0                     # of data, training and sampling
+device = "auto"              # an accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"
+workers = 0                  # cores that train, 0 for all; results do not depend on it
 checkpoint_every = 10        # rounds
 """
 

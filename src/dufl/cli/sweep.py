@@ -80,8 +80,6 @@ def sweep(
 
 def _axes(arguments: list[str]) -> tuple[Path | None, dict[str, list[Any]]]:
     """The file, if there is one, and the values of every key."""
-    from dufl.experiment.keys import split_key
-
     files = [text for text in arguments if "=" not in text or Path(text).exists()]
     if len(files) > 1:
         raise InputError.of("FILE", "one TOML file", files, text=", ".join(files))
@@ -89,8 +87,6 @@ def _axes(arguments: list[str]) -> tuple[Path | None, dict[str, list[Any]]]:
     for text in arguments:
         if text not in files:
             key, listed = _axis(text)
-            section, name = split_key(key)
-            key = f"{section}.{name}" if section else name
             if key in values:
                 raise InputError.of("KEY=V1,V2,…", "given once per key", key, text=f"{key} twice")
             values[key] = listed
@@ -105,4 +101,5 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     texts = [part.strip() for part in parts if part.strip()]
     if not texts or not key.strip():
         raise InputError.of("the axis", "KEY=V1,V2,…", text, text=repr(text))
-    return key.strip(), [parse_changes([f"{key}={one}"])[key.strip()] for one in texts]
+    pairs = [item for one in texts for item in parse_changes([f"{key}={one}"]).items()]
+    return pairs[0][0], [value for _, value in pairs]
