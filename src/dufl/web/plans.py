@@ -48,7 +48,8 @@ def _plan_key(request: Request, _: Progress = _no_progress) -> Request:
 
 def _optimum_key(request: Request, progress: Progress = _no_progress) -> Request:
     """The request for the Stackelberg leader with nothing fixed."""
-    return _plan_key(replace(request, values=replace(request.values.optimized, method="stackelberg")))
+    free = replace(request.values, method="stackelberg", payment=None, conservation_rate=None)
+    return _plan_key(replace(request, values=free))
 
 
 @cached(LRUCache(CACHE_SIZE), key=_plan_key, lock=Lock())

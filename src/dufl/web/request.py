@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -137,11 +137,6 @@ class FormValues:
         for name in COLUMNS:
             values[name] = ColumnValue.of(values[name])
         return cls(**values | {"max_payment": experiment.game.payment_range[1]})
-
-    @property
-    def optimized(self) -> "FormValues":
-        """The same values with neither payment nor conservation rate fixed."""
-        return replace(self, payment=None, conservation_rate=None)
 
 
 COLUMNS = tuple(field.name for field in fields(FormValues) if field.type is ColumnValue)

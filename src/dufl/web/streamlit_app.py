@@ -174,12 +174,12 @@ def _show_clients(plan: Plan) -> None:
         "final volume": (outcomes.final_volume, "%.0f", "Samples held in the last round"),
         "payment": (outcomes.payment, "%.2f", "Payment over all rounds"),
         "utility": (outcomes.utility, "%.2f", "Payment minus costs over all rounds"),
-        "random": (
+        "random utility": (
             outcomes.random_utility,
             "%.2f",
             "Utility if this client alone collected as much, but at random",
         ),
-        "zero": (outcomes.zero_utility, "%.2f", "Utility if this client alone collected nothing"),
+        "zero utility": (outcomes.zero_utility, "%.2f", "Utility if this client alone collected nothing"),
     }
     st.header("Clients", anchor=False)
     st.dataframe(

@@ -95,9 +95,8 @@ def remarks(plan: Plan) -> list[str]:
         notes.append(f"The payment is at its upper limit of {payment(high)}. Raise the limit under Method.")
     losing = int((plan.outcomes.utility < 0).sum())
     if losing:
-        noun, verb = ("client", "has") if plan.game.clients.size == 1 else ("clients", "have")
-        verb = "has" if losing == 1 else verb
-        notes.append(f"{losing:,} of {plan.game.clients.size:,} {noun} {verb} negative utility.")
+        verb = "has" if losing == 1 else "have"
+        notes.append(f"{losing:,} of {count(plan.game.clients.size, 'client')} {verb} negative utility.")
     if not plan.converged:
         notes.append(f"The equilibrium did not converge: its residual is {plan.residual:.1e}.")
     if plan.trace is not None and not plan.trace.converged:
