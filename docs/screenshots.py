@@ -19,7 +19,7 @@ DUFL = str(Path(sys.executable).with_name("dufl"))
 SOON = 60_000  # milliseconds
 REPORT = 1112  # pixels from the top of the report that are shown: to the end of a chart
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 from browser import browse  # noqa: E402
 
 
@@ -38,7 +38,7 @@ def explorer() -> None:
     """The explorer with the paper's defaults, once all of it is there."""
     with served() as address, browse(address) as tab:
         page = tab.page
-        algorithm1 = page.get_by_test_id("stMetric").filter(has_text="U against Algorithm 1")
+        algorithm1 = page.get_by_test_id("stMetric").filter(has_text="U vs. Algorithm 1")
         expect(algorithm1.get_by_test_id("stMetricValue")).not_to_have_text("…", timeout=SOON)
         expect(page.locator(".js-plotly-plot")).to_have_count(6, timeout=SOON)
         expect(page.get_by_text("no update: U =")).to_be_visible(timeout=SOON)

@@ -81,7 +81,7 @@ def test_own_algorithm_policy_and_metric_as_objects_and_classes(tmp_path: Path) 
 
 
 def test_scaffold_corrects_client_drift() -> None:
-    """Clients with different classes: SCAFFOLD with exact control variates is as good as FedAvg, or better."""
+    """Where clients hold different classes, SCAFFOLD reaches a lower loss than FedAvg."""
     data = dufl.Data("digits", dirichlet_alpha=0.1)
     game = GAME.replace(num_rounds=15)
     losses = {

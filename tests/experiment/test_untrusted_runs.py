@@ -24,8 +24,8 @@ from dufl.experiment.output import PLAN, writing
 from dufl.experiment.run_directory import RunDirectory
 from dufl.flower.ledger import Claim, Ledger
 from dufl.learning.federation import Record
-from dufl.web.choices import Question, beginning
-from dufl.web.source import begin, uploaded
+from dufl.web.request import Request, initial_values
+from dufl.web.source import open_source, upload_source
 from loading import load
 from reports import make_run, report
 from results import change_lines, reseal
@@ -125,9 +125,9 @@ def test_certify_and_the_explorer_import_nothing(
     plan = write_a_plan(tmp_path / "plan", f"{key}=evilmod:{KEYS[key]}")
     assert f"evilmod:{KEYS[key]}" in (plan / "config.toml").read_text()
     assert dufl_command("certify", "plan")[0] == 0
-    source = begin(plan / "config.toml")
-    Question(source, beginning(source)).config()
-    uploaded((plan / "config.toml").read_bytes(), "config.toml", None).config()
+    source = open_source(plan / "config.toml")
+    Request(source, initial_values(source)).experiment()
+    upload_source((plan / "config.toml").read_bytes(), "config.toml", None).experiment()
     assert not (tmp_path / "marker").exists()
     assert "evilmod" not in sys.modules
 
@@ -162,16 +162,16 @@ def test_the_explorer_waits_for_no_file(tmp_path: Path, file: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "f.toml").write_text(f'[clients]\nfile = "{file}"\n')
     with pytest.raises(InputError, match="must be a regular file, got a"):
-        begin(tmp_path / "f.toml")
+        open_source(tmp_path / "f.toml")
 
 
 def test_the_explorer_begins_with_a_file_of_clients(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("initial_volume,collection_cost,training_cost\n50,1e-3,1e-5\n")
     (tmp_path / "f.toml").write_text('[clients]\nfile = "c.csv"\n')
-    assert begin(tmp_path / "f.toml").config().game.clients.size == 1
+    assert open_source(tmp_path / "f.toml").experiment().game.clients.size == 1
     (tmp_path / "c.csv").unlink()
     with pytest.raises(InputError, match=r"c.csv must be a readable CSV file"):
-        begin(tmp_path / "f.toml")
+        open_source(tmp_path / "f.toml")
 
 
 def test_samples_of_the_reader_s_own_are_not_shown(run: Path, tmp_path: Path) -> None:

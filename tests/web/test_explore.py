@@ -12,31 +12,30 @@ import pytest
 import tomli_w
 
 from dufl import Clients, InputError, LogNormal, Uniform
-from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
-from dufl.web.choices import Choices, Question, beginning
+from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
+from dufl.web.request import FROM_FILE, KINDS, ColumnValue, FormValues, Request, initial_values
 from dufl.web.serve import address_of, free_port, is_local, settings
-from dufl.web.source import ClientsFile, Source, begin, uploaded
-from dufl.web.spread import KINDS, LISTED, Spread
+from dufl.web.source import ClientsFile, Source, open_source, upload_source
 from loading import load
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
-PEOPLE = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
+CLIENTS = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
 RICH: dict[str, dict[str, Any]] = {
     "game": {"num_rounds": 12, "decay": 0.99, "volume_weight": 2.0, "payment_range": [1, 300]},
     "clients": {"count": 3, "initial_staleness": 2.0, "capacity": 9000, "training_cost": [1e-5, 2e-5, 3e-5]},
     "leader": {"evaluations": 12, "seed": 3},
-    "data": {"dataset": "mine.npz", "skew": 0.5},
-    "training": {"epochs": 7, "policy": "static"},
+    "data": {"dataset": "mine.npz", "dirichlet_alpha": 0.5},
+    "training": {"local_epochs": 7, "policy": "static"},
 }
 
 
-def question(toml: str = SMALL, people: ClientsFile | None = None, **changes: Any) -> Question:
-    source = uploaded(toml.encode(), "federation.toml", people)
-    return Question(source, replace(beginning(source), **changes))
+def request_for(toml: str = SMALL, clients_file: ClientsFile | None = None, **changes: Any) -> Request:
+    source = upload_source(toml.encode(), "federation.toml", clients_file)
+    return Request(source, replace(initial_values(source), **changes))
 
 
-def people_file(text: str = PEOPLE) -> ClientsFile:
-    return ClientsFile("people.csv", text.encode())
+def clients_csv(text: str = CLIENTS) -> ClientsFile:
+    return ClientsFile("clients.csv", text.encode())
 
 
 @pytest.fixture
@@ -44,127 +43,154 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that a command needs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "federation.toml").write_text(SMALL)
-    (tmp_path / "people.csv").write_text(PEOPLE)
+    (tmp_path / "clients.csv").write_text(CLIENTS)
     return tmp_path
 
 
-QUESTIONS = {
-    "nothing changed": question(),
-    "numbers": question(time_sensitivity=1.2, payment_weight=3e-4, sampling_noise=0.5, num_rounds=9),
-    "clients": question(count=7, seed=3, initial_volume=Spread("uniform", 10.0, 500.0)),
-    "costs": question(
-        collection_cost=Spread("log-uniform", 1e-4, 1e-2), training_cost=Spread("log-normal", 1e-5, 0.4)
+REQUESTS = {
+    "nothing changed": request_for(),
+    "numbers": request_for(time_sensitivity=1.2, payment_weight=3e-4, sampling_noise=0.5, num_rounds=9),
+    "clients": request_for(count=7, seed=3, initial_volume=ColumnValue("uniform", 10.0, 500.0)),
+    "costs": request_for(
+        collection_cost=ColumnValue("log-uniform", 1e-4, 1e-2),
+        training_cost=ColumnValue("log-normal", 1e-5, 0.4),
     ),
-    "exact, little money": question(competition="nash", largest_payment=20.0),
-    "algorithm 1": question(method="algorithm1", search="direct", damping=0.5),
-    "payment pinned": question(payment=30.0),
-    "rate pinned": question(conservation_rate=0.8),
-    "both pinned": question(payment=30.0, conservation_rate=0.8, time_sensitivity=1.0),
-    "clients of a file": question("[game]\nnum_rounds = 12\n", people_file(), time_sensitivity=1.0),
-    "clients that the file names": question('[clients]\nfile = "people.csv"\n', people_file(), num_rounds=12),
+    "Nash, low maximum": request_for(competition="nash", max_payment=20.0),
+    "algorithm 1": request_for(method="algorithm1", search="direct", damping=0.5),
+    "payment fixed": request_for(payment=30.0),
+    "rate fixed": request_for(conservation_rate=0.8),
+    "both fixed": request_for(payment=30.0, conservation_rate=0.8, time_sensitivity=1.0),
+    "clients of a file": request_for("[game]\nnum_rounds = 12\n", clients_csv(), time_sensitivity=1.0),
+    "clients that the file names": request_for(
+        '[clients]\nfile = "clients.csv"\n', clients_csv(), num_rounds=12
+    ),
 }
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", REQUESTS)
 def test_the_command_plans_the_same(
     name: str, there: Path, dufl_command: Callable[..., tuple[int, str, str]]
 ) -> None:
-    asked = QUESTIONS[name]
-    (there / "federation.toml").write_text(asked.source.toml)
-    program, *arguments = shlex.split(asked.command())
+    request = REQUESTS[name]
+    (there / "federation.toml").write_text(request.source.toml)
+    program, *arguments = shlex.split(request.command())
     assert program == "dufl"
     code, out, err = dufl_command(*arguments, "--json")
     assert (code, err) == (0, "")
-    assert out == plan_json(asked)
+    assert out == plan_json(request)
 
 
 def test_the_command_says_no_more_than_it_must() -> None:
     start = Source()
-    asked = Question(start, beginning(start))
-    assert asked.command() == "dufl plan"
-    moved = replace(asked, choices=replace(asked.choices, time_sensitivity=1.0, payment=60.0))
+    request = Request(start, initial_values(start))
+    assert request.command() == "dufl plan"
+    moved = replace(request, values=replace(request.values, time_sensitivity=1.0, payment=60.0))
     assert moved.command() == "dufl plan --set game.time_sensitivity=1.0 --payment 60.0"
-    assert QUESTIONS["clients of a file"].files() == ["federation.toml", "people.csv"]
+    assert REQUESTS["clients of a file"].files() == ["federation.toml", "clients.csv"]
 
 
 def test_a_csv_file_in_the_place_of_other_keys_needs_the_saved_file(
     there: Path, dufl_command: Callable[..., tuple[int, str, str]]
 ) -> None:
-    asked = question(SMALL, people_file(), time_sensitivity=1.0)
-    assert asked.files() == ["dufl.toml", "people.csv"]
-    (there / "dufl.toml").write_text(asked.config().to_toml("people.csv"))
-    code, out, _ = dufl_command(*shlex.split(asked.command())[1:], "--json")
-    assert (code, out) == (0, plan_json(asked))
+    request = request_for(SMALL, clients_csv(), time_sensitivity=1.0)
+    assert request.files() == ["dufl.toml", "clients.csv"]
+    (there / "dufl.toml").write_text(request.experiment().to_toml("clients.csv"))
+    code, out, _ = dufl_command(*shlex.split(request.command())[1:], "--json")
+    assert (code, out) == (0, plan_json(request))
 
 
 def test_what_has_no_field_is_kept() -> None:
     """The saved file is the loaded one with the changes, whatever else is in it."""
-    asked = question(tomli_w.dumps(RICH), time_sensitivity=1.1)
-    again = uploaded(asked.config().to_toml().encode(), "dufl.toml", None).config()
+    request = request_for(tomli_w.dumps(RICH), time_sensitivity=1.1)
+    again = upload_source(request.experiment().to_toml().encode(), "dufl.toml", None).experiment()
     assert again.game.time_sensitivity == 1.1
     for section, values in RICH.items():
         part = getattr(again, section)
         for key, value in values.items():
             found = getattr(part, key)
             assert (list(found) if isinstance(found, tuple) else found) == value
-    assert again == asked.config().model_copy(update={"game": again.game})
+    assert again == request.experiment().model_copy(update={"game": again.game})
 
 
 def test_a_file_on_disk_starts_the_page(there: Path) -> None:
     (there / "deep").mkdir()
-    (there / "deep" / "people.csv").write_text(PEOPLE)
+    (there / "deep" / "clients.csv").write_text(CLIENTS)
     path = Path("deep/config.toml")
-    path.write_text('[clients]\nfile = "people.csv"\n[data]\ndataset = "mine.npz"\n[game]\nnum_rounds = 12\n')
-    source = begin(path)
-    assert source.config().data == load(path).data
-    assert Question(source, beginning(source)).command() == "dufl plan deep/config.toml"
-    assert source.config().game.clients.to_csv() == load(path).game.clients.to_csv()
+    path.write_text(
+        '[clients]\nfile = "clients.csv"\n[data]\ndataset = "mine.npz"\n[game]\nnum_rounds = 12\n'
+    )
+    source = open_source(path)
+    assert source.experiment().data == load(path).data
+    assert Request(source, initial_values(source)).command() == "dufl plan deep/config.toml"
+    assert source.experiment().game.clients.to_csv() == load(path).game.clients.to_csv()
 
 
 def test_an_uploaded_file_reads_nothing_from_this_machine(there: Path) -> None:
-    with pytest.raises(InputError, match=r"give people\.csv too"):
-        question('[clients]\nfile = "people.csv"\n')
+    with pytest.raises(InputError, match=r"upload clients\.csv too") as raised:
+        request_for('[clients]\nfile = "clients.csv"\n')
+    assert raised.value.field == "clients.file"
 
 
 @pytest.mark.parametrize(
-    ("toml", "message"),
+    ("toml", "field", "message"),
     [
-        (b"[game\n", "federation.toml must be valid TOML: .*line 1"),
-        (b"", "federation.toml must not be empty"),
-        (b"\xff", "federation.toml must be a readable TOML file"),
-        (b"[game]\nnum_round = 3", "unknown key 'num_round' in .game.: did you mean 'num_rounds'?"),
-        (b"[game]\nnum_rounds = 1", r"federation.toml: game.num_rounds must be >= 2, got 1"),
-        (b"[clients]\ncount = 2\nfile = 'people.csv'", "count must be left out when file is given"),
+        (b"[game\n", "", "federation.toml must be valid TOML: .*line 1"),
+        (b"", "", "federation.toml must not be empty"),
+        (b"\xff", "", "federation.toml must be a readable TOML file"),
+        (b"[game]\nnum_round = 3", "", "unknown key 'num_round' in .game.: did you mean 'num_rounds'?"),
+        (b"[game]\nnum_rounds = 1", "game.num_rounds", "^federation.toml: game.num_rounds"),
+        (b"[clients]\nfile = 5", "clients.file", "^federation.toml: clients.file"),
+        (b"[clients]\ncount = 2\nfile = 'clients.csv'", "clients.count", "^federation.toml: clients.count"),
     ],
 )
-def test_a_broken_toml_file_is_explained(toml: bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        uploaded(toml, "federation.toml", people_file() if b"people" in toml else None)
+def test_a_broken_toml_file_is_explained(toml: bytes, field: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        upload_source(toml, "federation.toml", clients_csv() if b"clients.csv" in toml else None)
+    assert raised.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "message"),
+    ("changes", "field", "rule"),
     [
-        ({"count": 0}, "count", "count must be >= 1, got 0"),
-        ({"num_rounds": 1}, "num_rounds", "num_rounds must be >= 2, got 1"),
-        ({"count": 10**6}, "count", "count times num_rounds must be <= 10,000,000 on this page"),
-        ({"seed": -1}, "seed", "seed must be >= 0, got -1"),
-        ({"largest_payment": -5.0}, "largest_payment", "payment_range must be .low, high."),
-        ({"collection_cost": Spread("uniform", 2e-3, 1e-3)}, "collection_cost", "low must be <= high"),
-        ({"collection_cost": Spread("uniform", -1.0, 0.0)}, "collection_cost", "collection_cost must be > 0"),
-        ({"training_cost": Spread("log-normal", -1.0, 1.0)}, "training_cost", "median must be > 0"),
-        ({"initial_volume": Spread("the same for all", 0.0)}, "initial_volume", "initial_volume must be > 0"),
-        ({"count": 1, "competition": "nash"}, "competition", "competition must be 'mean-field' with"),
+        ({"count": 0}, "count", ">= 1"),
+        ({"num_rounds": 1}, "num_rounds", ">= 2"),
+        ({"count": 10**6}, "count", "at most 10,000,000 / num_rounds in the explorer"),
+        ({"seed": -1}, "seed", ">= 0"),
+        ({"max_payment": -5.0}, "max_payment", "[low, high] with 0 <= low <= high"),
+        ({"collection_cost": ColumnValue("uniform", 2e-3, 1e-3)}, "collection_cost", "<= high"),
+        ({"collection_cost": ColumnValue("uniform", -1.0, 0.0)}, "collection_cost", "> 0"),
+        ({"training_cost": ColumnValue("log-normal", -1.0, 1.0)}, "training_cost", "> 0"),
+        ({"initial_volume": ColumnValue("constant", 0.0)}, "initial_volume", "> 0 for at least one client"),
+        ({"count": 1, "competition": "nash"}, "competition", "'mean-field' with a single client"),
     ],
     ids=str,
 )
-def test_a_wrong_value_is_explained_beside_its_field(
-    changes: dict[str, Any], field: str, message: str
-) -> None:
-    rounds = {"num_rounds": 100} if changes.get("count") == 10**6 else {}
-    with pytest.raises(InputError, match=message) as found:
-        question(**(changes | rounds)).config()
-    assert found.value.field == field
+def test_a_wrong_value_is_explained_beside_its_field(changes: dict[str, Any], field: str, rule: str) -> None:
+    with pytest.raises(InputError) as raised:
+        request_for(**changes).experiment()
+    assert (raised.value.field, raised.value.rule) == (field, rule)
+    key = {"max_payment": "payment_range"}.get(field, field)
+    assert str(raised.value).startswith(key)  # without the section of the TOML file
+
+
+def test_a_large_csv_file_is_refused_beside_the_number_of_clients() -> None:
+    request = request_for("[game]\nnum_rounds = 12\n", clients_csv(), num_rounds=10**7)
+    with pytest.raises(InputError) as raised:
+        request.experiment()
+    assert (raised.value.field, raised.value.value) == ("count", 3)
+
+
+def test_changes_are_values_by_dotted_key() -> None:
+    request = request_for(
+        num_rounds=9, max_payment=20.0, competition="nash", training_cost=ColumnValue("log-normal", 1e-5, 0.4)
+    )
+    assert request.changes() == {
+        "game.num_rounds": 9,
+        "game.payment_range": [0.0, 20.0],
+        "leader.competition": "nash",
+        "clients.training_cost": {"median": 1e-5, "spread": 0.4},
+    }
+    assert request_for().changes() == {}
 
 
 @pytest.mark.parametrize(
@@ -177,40 +203,40 @@ def test_a_wrong_value_is_explained_beside_its_field(
     ],
 )
 def test_a_spread_goes_into_the_file_and_comes_back(value: Any) -> None:
-    spread = Spread.of(value)
-    asked = question(collection_cost=spread)
-    assert Spread.of(asked.config().clients.collection_cost) == spread
+    spread = ColumnValue.of(value)
+    request = request_for(collection_cost=spread)
+    assert ColumnValue.of(request.experiment().clients.collection_cost) == spread
     for kind in KINDS:
-        if kind != LISTED:
-            other = question(collection_cost=spread.turned(kind))
-            drawn = other.config().game.clients.collection_cost
+        if kind != FROM_FILE:
+            other = request_for(collection_cost=spread.converted(kind))
+            drawn = other.experiment().game.clients.collection_cost
             assert 0.2 < drawn.min() <= drawn.max() < 50
 
 
 def test_answers_are_what_they_say() -> None:
-    asked = question()
-    pinned = replace(
-        asked, choices=replace(asked.choices, payment=40.0, method="algorithm1", search="direct")
+    request = request_for()
+    fixed = replace(
+        request, values=replace(request.values, payment=40.0, method="algorithm1", search="direct")
     )
-    best = optimum_of(pinned)
-    assert best is optimum_of(asked)
-    assert best is plan_of(asked)
-    assert plan_of(pinned).payment == 40.0
-    baseline = baseline_plan(pinned)
+    best = optimum_of(fixed)
+    assert best is optimum_of(request)
+    assert best is plan_of(request)
+    assert plan_of(fixed).payment == 40.0
+    baseline = baseline_plan(fixed)
     assert baseline is not None
     assert baseline.server_cost >= best.server_cost
-    surface = surface_of(pinned)
-    assert surface is surface_of(asked)
+    surface = surface_of(fixed)
+    assert surface is surface_of(request)
     assert surface.costs.shape == (surface.payments.size, surface.rates.size)
     assert surface.payments[-1] > max(best.payment, baseline.payment)
     assert surface.costs.min() == pytest.approx(best.server_cost, rel=0.05)
     assert surface.costs.min() >= best.server_cost * 0.999
-    wide = surface_of(replace(asked, choices=replace(asked.choices, payment=499.0)))
+    wide = surface_of(replace(request, values=replace(request.values, payment=499.0)))
     assert wide.payments[-1] >= 499
 
 
-def test_courses_are_the_plan_s() -> None:
-    plan = plan_of(question())
+def test_trajectories_are_those_of_the_plan() -> None:
+    plan = plan_of(request_for())
     lines = trajectories_csv(plan).splitlines()
     assert lines[0] == "client,round,volume,collection,staleness"
     assert len(lines) == 1 + 5 * 12
@@ -262,13 +288,13 @@ def test_a_wrong_file_is_told_before_anything_starts(
 
 
 def test_everything_the_page_says_is_json_for_programs() -> None:
-    found = json.loads(plan_json(question()))
+    found = json.loads(plan_json(request_for()))
     assert found["num_clients"] == 5
     assert found["certificate_holds"] is True
 
 
 def test_choices_are_read_from_any_configuration() -> None:
-    found = Choices.of(load(None, ["clients.training_cost=[1e-5, 2e-5]", "clients.count=2"]))
-    assert found.training_cost == Spread(LISTED, 1e-5, 2e-5)
+    found = FormValues.of(load(None, ["clients.training_cost=[1e-5, 2e-5]", "clients.count=2"]))
+    assert found.training_cost == ColumnValue(FROM_FILE, 1e-5, 2e-5)
     assert found.count == 2
-    assert Clients.parse_csv(PEOPLE.encode(), "people.csv").size == 3
+    assert Clients.parse_csv(CLIENTS.encode(), "clients.csv").size == 3

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dufl.web import page
-from dufl.web.words import plain
+from dufl.web import streamlit_app
+from dufl.web.text import escape_markdown
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
-PEOPLE = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
+CLIENTS = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
 
 Opened = Callable[[str], AppTest]
 
@@ -23,8 +23,8 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     def start(toml: str) -> AppTest:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "federation.toml").write_text(toml)
-        monkeypatch.setattr(sys, "argv", ["page", "federation.toml"])
-        return AppTest.from_file(page.__file__, default_timeout=60).run()
+        monkeypatch.setattr(sys, "argv", ["streamlit_app", "federation.toml"])
+        return AppTest.from_file(streamlit_app.__file__, default_timeout=60).run()
 
     return start
 
@@ -43,15 +43,15 @@ def shown(tab: AppTest) -> dict[str, str]:
 def test_fields_move_the_plan(tab: AppTest) -> None:
     before = shown(tab)
     assert list(before) == [
-        "Payment R a round",
+        "Payment R per round",
         "Conservation rate θ",
-        "Server's cost U",
-        "U against no update",
-        "U against Algorithm 1",
+        "Server cost U",
+        "U vs. no update",
+        "U vs. Algorithm 1",
     ]
     tab.slider(key="time_sensitivity").set_value(0.5).run()
     after = shown(tab)
-    assert float(after["Payment R a round"]) < float(before["Payment R a round"])
+    assert float(after["Payment R per round"]) < float(before["Payment R per round"])
     assert float(after["Conservation rate θ"]) > float(before["Conservation rate θ"])
     assert tab.code[0].value == "dufl plan federation.toml --set game.time_sensitivity=0.5"
     tab.selectbox(key="collection_cost_kind").set_value("log-normal").run()
@@ -59,23 +59,23 @@ def test_fields_move_the_plan(tab: AppTest) -> None:
     assert "'clients.collection_cost={median=0.000316, spread=0.576}'" in tab.code[0].value
     tab.selectbox(key="method").set_value("algorithm1").run()
     tab.selectbox(key="search").set_value("direct").run()
-    assert "led by Algorithm 1" in tab.caption[0].value
+    assert "Algorithm 1" in tab.caption[0].value
     assert shown(tab)
 
 
 def test_a_pin_starts_at_the_optimum_and_leaves_it(tab: AppTest) -> None:
     best = shown(tab)
-    tab.toggle(key="pin_conservation_rate").set_value(True).run()
+    tab.toggle(key="fix_conservation_rate").set_value(True).run()
     rate = tab.slider(key="conservation_rate")
     assert rate.value == pytest.approx(float(best["Conservation rate θ"]), abs=0.006)
     rate.set_value(0.9).run()
     assert shown(tab)["Conservation rate θ"] == "0.900"
     assert "from optimum" in tab.metric[2].delta
-    tab.toggle(key="pin_payment").set_value(True).run()
+    tab.toggle(key="fix_payment").set_value(True).run()
     assert tab.code[0].value.endswith("--conservation-rate 0.9")
     assert "--payment" in tab.code[0].value
-    tab.toggle(key="pin_payment").set_value(False).run()
-    tab.toggle(key="pin_conservation_rate").set_value(False).run()
+    tab.toggle(key="fix_payment").set_value(False).run()
+    tab.toggle(key="fix_conservation_rate").set_value(False).run()
     assert shown(tab) == best
 
 
@@ -92,9 +92,9 @@ def test_a_pin_starts_at_the_optimum_and_leaves_it(tab: AppTest) -> None:
 def test_the_edges_of_the_game_have_a_page_too(toml: str, opened: Opened) -> None:
     tab = opened(toml)
     assert shown(tab)
-    tab.toggle(key="pin_payment").set_value(True).run()
+    tab.toggle(key="fix_payment").set_value(True).run()
     tab.slider(key="payment").set_value(0.0).run()
-    tab.toggle(key="pin_conservation_rate").set_value(True).run()
+    tab.toggle(key="fix_conservation_rate").set_value(True).run()
     tab.slider(key="conservation_rate").set_value(0.0).run()
     assert shown(tab)
     assert not tab.error
@@ -105,8 +105,8 @@ def test_a_wrong_field_leaves_the_last_plan(tab: AppTest) -> None:
     tab.number_input(key="count").set_value(0).run()
     assert shown(tab) == before
     beside, above = (next(iter(part.error)).value for part in (tab.sidebar, tab.main))
-    assert beside == plain("count must be >= 1, got 0")
-    assert above == f"{beside}. What is shown is the last plan that could be made."
+    assert beside == escape_markdown("count must be >= 1, got 0")
+    assert above == f"{beside}. The page shows the last valid plan."
     tab.number_input(key="count").set_value(6).run()
     assert not tab.error
     assert shown(tab) != before
@@ -115,10 +115,12 @@ def test_a_wrong_field_leaves_the_last_plan(tab: AppTest) -> None:
 def test_a_plan_that_does_not_fit_is_explained(opened: Opened) -> None:
     tab = opened("[game]\nnum_rounds = 12\n[clients]\ncapacity = 1500\n")
     before = shown(tab)
-    tab.toggle(key="pin_payment").set_value(True).run()
+    tab.toggle(key="fix_payment").set_value(True).run()
     tab.slider(key="payment").set_value(500.0).run()
     tab.number_input(key="initial_volume_first").set_value(2000.0).run()
-    assert tab.error[0].value.startswith(plain("capacity must hold the plan, got 1500 for client 0"))
+    assert tab.error[0].value.startswith(
+        escape_markdown("capacity must hold the plan, got 1500 for client 0")
+    )
     assert shown(tab)
     assert before
 
@@ -132,14 +134,14 @@ def give(tab: AppTest, key: str, name: str, text: str | None) -> list[str]:
 
 
 def test_files_come_and_go_in_any_order(tab: AppTest) -> None:
-    names = '[game]\nnum_rounds = 9\n[clients]\nfile = "people.csv"\n'
-    wanting = [plain("[clients] file: give people.csv too, as the CSV file of clients")]
+    names = '[game]\nnum_rounds = 9\n[clients]\nfile = "clients.csv"\n'
+    wanting = [escape_markdown("upload clients.csv too: [clients] file refers to it")]
     assert give(tab, "toml_file", "named.toml", names) == wanting
     assert "5 clients · 12 rounds" in tab.caption[0].value
-    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
+    assert give(tab, "csv_file", "clients.csv", CLIENTS) == []
     assert "3 clients · 9 rounds" in tab.caption[0].value
     assert tab.code[0].value == "dufl plan named.toml"
-    assert give(tab, "csv_file", "people.csv", None) == wanting
+    assert give(tab, "csv_file", "clients.csv", None) == wanting
     assert "3 clients · 9 rounds" in tab.caption[0].value
     assert give(tab, "toml_file", "named.toml", None) == []
     assert "5 clients · 12 rounds" in tab.caption[0].value
@@ -148,19 +150,19 @@ def test_files_come_and_go_in_any_order(tab: AppTest) -> None:
 
 def test_a_csv_file_gives_the_fields_back_when_it_goes(tab: AppTest) -> None:
     tab.number_input(key="count").set_value(6).run()
-    assert give(tab, "csv_file", "people.csv", PEOPLE) == []
+    assert give(tab, "csv_file", "clients.csv", CLIENTS) == []
     assert "3 clients" in tab.caption[0].value
     tab.slider(key="time_sensitivity").set_value(0.5).run()
     assert "dufl.toml" in tab.code[0].value
-    assert give(tab, "csv_file", "people.csv", None) == []
+    assert give(tab, "csv_file", "clients.csv", None) == []
     assert "6 clients" in tab.caption[0].value
     assert tab.number_input(key="count").value == 6
     short = "initial_volume,collection_cost,training_cost\n"
     assert give(tab, "csv_file", "short.csv", short) == [
-        plain("short.csv must have a header and at least one client, got 1 lines")
+        escape_markdown("short.csv must have a header and at least one client, got 1 lines")
     ]
     assert give(tab, "csv_file", "wrong.csv", short + "1,-1,1\n") == [
-        plain("wrong.csv: collection_cost must be > 0, got -1 for client 0")
+        escape_markdown("wrong.csv: collection_cost must be > 0, got -1 for client 0")
     ]
     assert "6 clients" in tab.caption[0].value
     assert len(give(tab, "toml_file", "other.toml", "[game]\nnum_rounds = 7\n")) == 1

@@ -21,7 +21,7 @@ pytestmark = needs_chromium
 
 CSV = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
 SOON = 30_000  # milliseconds that a busy machine may take
-ALGORITHM1 = "U against Algorithm 1"
+ALGORITHM1 = "U vs. Algorithm 1"
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,11 @@ def home() -> Iterator[str]:
         assert server.stdout is not None
         assert server.stderr is not None
         ready, _, _ = select.select([server.stdout], [], [], 120)
-        said = server.stdout.readline() if ready else ""
-        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        line = server.stdout.readline() if ready else ""
+        address = re.search(r"http://127\.0\.0\.1:\d+", line)
         try:
-            assert found, said
-            yield found[0]
+            assert address, line
+            yield address[0]
         finally:
             server.send_signal(signal.SIGINT)
             try:
@@ -108,8 +108,10 @@ def download(page: Page, label: str) -> str:
 
 def test_it_shows_the_paper_s_plan(tab: Tab) -> None:
     page = tab.page
-    expect(page.get_by_role("heading", level=1)).to_have_text("Pay 53.02 a round and keep 29.6 % of old data")
-    expect(figure(page, "Server's cost U")).to_have_text("2.399")
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        "Pay 53.02 per round and keep 29.6 % of old data"
+    )
+    expect(figure(page, "Server cost U")).to_have_text("2.399")
     expect(figure(page, ALGORITHM1)).to_have_text("−5.2 %")
     for text in ("this plan: U = 2.399", "Algorithm 1: U = 2.530", "no update: U = 28.5"):
         expect(page.get_by_text(text)).to_be_visible()
@@ -134,7 +136,7 @@ def test_a_higher_sensitivity_pays_more_and_keeps_less(tab: Tab) -> None:
 
 def test_a_pinned_rate_is_answered(tab: Tab) -> None:
     page = tab.page
-    page.get_by_text("Pin the conservation rate θ").click()
+    page.get_by_text("Fix conservation rate θ").click()
     slider = page.get_by_role("slider", name="Conservation rate θ")
     slider.focus()
     slider.press("End")
@@ -146,18 +148,18 @@ def test_a_pinned_rate_is_answered(tab: Tab) -> None:
 
 def test_clients_from_a_csv_file(tab: Tab) -> None:
     page = tab.page
-    choose_file(page, "Clients from a CSV file", "people.csv", CSV)
+    choose_file(page, "Load clients from a CSV file", "clients.csv", CSV)
     expect(page.get_by_text("3 clients · 100 rounds")).to_be_visible(timeout=SOON)
-    expect(page.get_by_test_id("stCode")).to_have_text("dufl plan --set clients.file=people.csv")
-    expect(page.get_by_text("Volumes and costs are those in people.csv.")).to_be_visible()
+    expect(page.get_by_test_id("stCode")).to_have_text("dufl plan --set clients.file=clients.csv")
+    expect(page.get_by_text("Volumes and costs from clients.csv.")).to_be_visible()
     settled(page)
     assert download(page, "Clients (CSV)").count("\n") == 4
 
 
 def test_a_broken_csv_file_is_explained(tab: Tab) -> None:
     page = tab.page
-    choose_file(page, "Clients from a CSV file", "people.csv", CSV.replace("2e-3", "cheap"))
-    message = "people.csv line 3: collection_cost must be a number, got 'cheap'"
+    choose_file(page, "Load clients from a CSV file", "clients.csv", CSV.replace("2e-3", "cheap"))
+    message = "clients.csv line 3: collection_cost must be a number, got 'cheap'"
     expect(page.get_by_test_id("stSidebar").get_by_text(message)).to_be_visible(timeout=SOON)
     expect(page.get_by_text("15 clients · 100 rounds")).to_be_visible()
     settled(page)
@@ -166,7 +168,9 @@ def test_a_broken_csv_file_is_explained(tab: Tab) -> None:
 
 def test_a_toml_file_is_loaded_and_a_broken_one_explained(tab: Tab) -> None:
     page = tab.page
-    choose_file(page, "Load a TOML file", "mine.toml", "[game]\nnum_rounds = 30\n[training]\nepochs = 3\n")
+    choose_file(
+        page, "Load a TOML file", "mine.toml", "[game]\nnum_rounds = 30\n[training]\nlocal_epochs = 3\n"
+    )
     expect(page.get_by_text("15 clients · 30 rounds")).to_be_visible(timeout=SOON)
     settled(page)
     assert command(page) == "dufl plan mine.toml"
@@ -205,11 +209,11 @@ def test_the_plan_is_that_of_the_command_line(
     page.get_by_role("button", name="Copy to clipboard").click()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == "dufl plan --set game.num_rounds=20"
-    found = download(page, "Plan (JSON)")
+    plan = download(page, "Plan (JSON)")
     code, out, _ = dufl_command(*shlex.split(copied)[1:], "--json")
     assert code == 0
-    assert found == out
-    assert json.loads(found)["num_rounds"] == 20
+    assert plan == out
+    assert json.loads(plan)["num_rounds"] == 20
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

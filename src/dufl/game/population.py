@@ -123,9 +123,11 @@ class Clients:
         for name in COLUMNS:
             _check(name, getattr(self, name))
         if not allow_empty and not self.initial_volume.any():
-            raise InputError(
-                "initial_volume must be > 0 for at least one client, got 0 for all: "
-                "with no data at all there is nothing to train on in round 0"
+            raise InputError.of(
+                "initial_volume",
+                "> 0 for at least one client",
+                "0 for all",
+                advice="with no data at all there is nothing to train on in round 0",
             )
 
     @classmethod

@@ -1,10 +1,10 @@
-"""The explorer: a page on which one changes a federation and sees at once what its plan becomes.
+"""The explorer: a local web page that replans as the parameters of a federation change.
 
-source     where the configuration comes from: the defaults, a file, an upload
-spread     how a cost or a volume is spread over clients, as two numbers on the page
-choices    everything that can be changed on the page, as changes to that configuration
-answer     what the page shows, worked out once and remembered
-sidebar    the fields
-page       the page itself, a script of Streamlit's
-serve      the server
+source          where the experiment comes from: the defaults, a TOML file, an upload
+request         the values of the form as changes to that experiment, and the matching `dufl plan` command
+plans           plan, optimum, Algorithm 1 and cost surface of a request, cached
+form            the form in the sidebar and its session state
+text            numbers and sentences on the page
+streamlit_app   the page, a Streamlit script
+serve           the server
 """
