@@ -121,7 +121,7 @@ def test_functions_and_callbacks_follow_a_run(tmp_path: Path) -> None:
     def pause(record: dufl.Record) -> Action | None:
         return Action.PAUSE if record.round == 2 else None
 
-    callbacks = [lambda record: rounds.append(record.round), Log(), pause]
+    callbacks: list[Any] = [lambda record: rounds.append(record.round), Log(), pause]
     part = dufl.train(GAME, training=TRAINING, out=tmp_path / "run", callbacks=callbacks)
     assert (rounds, events, part.finished) == ([0, 1, 2], ["begin True", "end 3 False"], False)
     rounds.clear()

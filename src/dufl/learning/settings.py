@@ -82,7 +82,7 @@ class Training(Inputs):
     feddyn_alpha: Positive = 0.1
     model: Annotated[Spec, _plugin("model", MODELS)] = "logistic"
     loss: Annotated[Spec, _plugin("loss", LOSSES)] = "cross_entropy"
-    metrics: Annotated[Mapping[str, Spec], BeforeValidator(_metrics)] = {}
+    metrics: Annotated[Any, BeforeValidator(_metrics)] = {}  # a mapping once validated
     local_epochs: Count = 20
     batch_size: Count = 64
     learning_rate: Positive = 0.01
