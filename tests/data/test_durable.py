@@ -28,7 +28,7 @@ def batch(round: int, count: int = 20) -> Samples:
     )
 
 
-def digest(held: Snapshot) -> str:
+def digest(held: Snapshot[Samples]) -> str:
     parts = (held.samples.features, held.samples.labels, held.ages, held.ids)
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
@@ -224,7 +224,7 @@ def test_killed_while_it_is_made_it_can_be_made_again(tmp_path: Path) -> None:
 def test_a_step_on_a_damaged_open_file_is_reported(tmp_path: Path) -> None:
     with DurableBuffer.create(tmp_path / "b.db", batch(0)) as buffer:
         buffer._connection.execute("UPDATE about SET value = 7 WHERE key = 'round'")
-        with pytest.raises(BufferFileError, match="does not fit its checksum"):
+        with pytest.raises(BufferFileError, match="does not match its checksum"):
             buffer.advance(5, batch(1))
 
 

@@ -33,7 +33,7 @@ def whole_plan_of(client: int) -> IntegerPlan:
     return integer_plan(PLAN.volume[:ROUNDS, client] / 10, 0.6, SEED, client)
 
 
-def run(client: int, buffer: Buffer, until: int) -> str:
+def run(client: int, buffer: Buffer[Samples], until: int) -> str:
     """Advance to a round, collecting in the background; a digest of what training would see."""
     stream, plan = stream_of(client), whole_plan_of(client)
     collector = Collector(stream, stream.pool)
@@ -46,7 +46,7 @@ def run(client: int, buffer: Buffer, until: int) -> str:
     return hashlib.sha256(features.tobytes() + held.samples.labels.tobytes()).hexdigest()
 
 
-def fresh_buffer(client: int) -> MemoryBuffer:
+def fresh_buffer(client: int) -> MemoryBuffer[Samples]:
     first = stream_of(client).collect(int(whole_plan_of(client).size[0]), BEFORE)
     return MemoryBuffer(first, seed=SEED, client=client)
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.buffer import Discard
+from dufl.data.buffer import DiscardName
 from dufl.data.datasets import Dataset, load_dataset, own_dataset
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
@@ -96,8 +96,8 @@ class DataSection(Inputs):
         initial_classes: how many classes there are at the start; by default it follows from σ.
         arrival_until: the share of the rounds by which every class has arrived.
         class_order: in which classes arrive: label, client (each its own), or a list.
-        skew: how unevenly classes are spread over clients; see `SimulatedStream`. None is evenly.
-        discard: which samples a buffer gives up: uniform or oldest.
+        dirichlet_alpha: how unevenly classes are spread over clients; see `SimulatedStream`. None is even.
+        discard: which samples a buffer discards: uniform or oldest.
     """
 
     dataset: str = "digits"
@@ -108,7 +108,7 @@ class DataSection(Inputs):
     arrival_until: Share = 0.5
     class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
     dirichlet_alpha: Positive | None = None
-    discard: Discard = "uniform"
+    discard: DiscardName = "uniform"
 
     def load(self) -> Dataset:
         """The dataset."""

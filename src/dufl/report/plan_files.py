@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dufl.data.bounded import refusing
-from dufl.data.numpy_files import read_arrays
+from dufl.data.datasets.untrusted_files import read_arrays, refusing
 from dufl.errors import InputError
 from dufl.experiment.arrays import write_plan_arrays
 from dufl.experiment.config import Config
