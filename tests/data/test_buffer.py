@@ -36,7 +36,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def numbered(first: int, count: int) -> Samples:
-    """Samples that can be told apart: each carries its number in its features and its label."""
+    """Distinguishable samples: each has its number as its feature and its label."""
     numbers = np.arange(first, first + count)
     return Samples(numbers.astype(np.float32)[:, None], numbers)
 
@@ -44,13 +44,13 @@ def numbered(first: int, count: int) -> Samples:
 def test_a_step_conserves_discards_merges_and_ages(make: Make) -> None:
     buffer = make(numbered(0, 10))
     buffer.advance(4, numbered(100, 3))
-    held = buffer.snapshot()
+    snapshot = buffer.snapshot()
     assert (len(buffer), buffer.round) == (7, 1)
-    assert held.ages.tolist() == [2] * 4 + [1] * 3
-    assert held.samples.labels[4:].tolist() == [100, 101, 102]
-    assert held.ids[4:].tolist() == [10, 11, 12]
+    assert snapshot.ages.tolist() == [2] * 4 + [1] * 3
+    assert snapshot.samples.labels[4:].tolist() == [100, 101, 102]
+    assert snapshot.ids[4:].tolist() == [10, 11, 12]
     assert buffer.mean_age == pytest.approx(11 / 7)
-    assert set(held.samples.labels[:4]) <= set(range(10))
+    assert set(snapshot.samples.labels[:4]) <= set(range(10))
 
 
 @settings(max_examples=60)

@@ -106,7 +106,7 @@ def test_a_broken_answer_is_taken_up_where_it_ended(
 
 
 def test_a_server_that_always_breaks_off(bad: Mirror, mnist: dict[str, bytes], tmp_path: Path) -> None:
-    """It is given up after a few times; what came is kept, and a later fetch goes on from it."""
+    """The mirror fails after a few attempts; what was received is kept, and a later fetch resumes it."""
     bad.fault = "truncates"
     with pytest.raises(FetchError, match=r"ended after [\d,]+ of 9,912,422 bytes"):
         fetch("mnist", tmp_path, None, [bad.address])

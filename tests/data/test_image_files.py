@@ -281,7 +281,7 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_a_mat_file_of_other_things(tmp_path: Path) -> None:
-    for held in ({"A": 1}, {"X": IMAGES, "y": LABELS}, {"X": 3, "y": "text"}, {"X": "text", "y": 1}):
+    for arrays in ({"A": 1}, {"X": IMAGES, "y": LABELS}, {"X": 3, "y": "text"}, {"X": "text", "y": 1}):
         file = io.BytesIO()
-        savemat(file, held)
+        savemat(file, arrays)
         assert_refused(checked(read_svhn_mat, COUNT), write(tmp_path, "train_32x32.mat", file.getvalue()))

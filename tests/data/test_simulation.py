@@ -38,12 +38,12 @@ def run(client: int, buffer: Buffer[Samples], until: int) -> str:
     stream, plan = stream_of(client), whole_plan_of(client)
     collector = Collector(stream, stream.pool)
     while buffer.round < until:
-        keep, asked = plan.step(buffer.round, len(buffer))
-        collector.start(asked, buffer.round)
+        keep, count = plan.step(buffer.round, len(buffer))
+        collector.start(count, buffer.round)
         buffer.advance(keep, collector.finish().samples)
-    held = buffer.snapshot()
-    features = held.to_float(AGEING, SEED, client)
-    return hashlib.sha256(features.tobytes() + held.samples.labels.tobytes()).hexdigest()
+    snapshot = buffer.snapshot()
+    features = snapshot.to_float(AGEING, SEED, client)
+    return hashlib.sha256(features.tobytes() + snapshot.samples.labels.tobytes()).hexdigest()
 
 
 def fresh_buffer(client: int) -> MemoryBuffer[Samples]:

@@ -284,7 +284,7 @@ def test_images_in_labelled_folders(tmp_path: Path) -> None:
 def test_a_whole_shard_that_is_something_else_is_an_error(
     tmp_path: Path, arrays: dict[str, Any], says: str
 ) -> None:
-    """Nothing that is still written looks like that: to wait for it, or to pass over it, would lose it."""
+    """An incomplete shard is not like that: to wait for it, or to skip it, would lose its samples."""
     write_shard(tmp_path, "a.npz", range(2))
     np.savez(tmp_path / "b.npz", **{"x": np.ones((3, 1), np.float32), "y": np.zeros(3, int)} | arrays)
     stream = FolderStream(tmp_path)

@@ -127,6 +127,9 @@ class DurableBuffer(Generic[AnySamples]):
             if isinstance(error, BufferFileError):
                 raise
             raise BufferFileError(f"{where} must be an undamaged buffer file: {error}") from None
+        except BaseException:  # whatever the constructor of a rule raises
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Close the file, so that other processes can open it."""
