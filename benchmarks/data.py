@@ -19,7 +19,7 @@ from dufl.data.durable import DurableBuffer
 from dufl.data.samples import Samples
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-CLIENTS, HELD = 15, 1000
+CLIENTS, SIZE = 15, 1000
 
 
 def times(work: Callable[[], Any], runs: int) -> list[float]:
@@ -45,24 +45,24 @@ def loading(console: Console) -> None:
 def model_buffers(console: Console) -> None:
     """A step of 15 buffers against a copy of their bytes, and their noise."""
     generator = np.random.default_rng(0)
-    images = generator.random((CLIENTS, HELD, 784), dtype=np.float32)
+    images = generator.random((CLIENTS, SIZE, 784), dtype=np.float32)
     fresh = [Samples(images[k, :700], np.zeros(700, int)) for k in range(CLIENTS)]
-    held = [MemoryBuffer(Samples(images[k], np.zeros(HELD, int)), client=k) for k in range(CLIENTS)]
+    buffers = [MemoryBuffer(Samples(images[k], np.zeros(SIZE, int)), client=k) for k in range(CLIENTS)]
     copy = np.empty_like(images)
 
     def step() -> None:
-        for buffer, samples in zip(held, fresh, strict=True):
+        for buffer, samples in zip(buffers, fresh, strict=True):
             buffer.advance(300, samples)
 
     step()
     one_copy = float(np.median(times(lambda: np.copyto(copy, images), 30)))
     one_step = float(np.median(times(step, 30)))
     console.print(
-        f"advance of {CLIENTS} buffers of {HELD:,} × 784 floats: {1e3 * one_step:.1f} ms, a copy of the "
+        f"advance of {CLIENTS} buffers of {SIZE:,} × 784 floats: {1e3 * one_step:.1f} ms, a copy of the "
         f"bytes {1e3 * one_copy:.1f} ms: {one_step / one_copy:.2f} times (target: 3)"
     )
     ageing = Ageing(time_sensitivity=1.25)
-    ages, ids = np.full(HELD, 30), np.arange(HELD)
+    ages, ids = np.full(SIZE, 30), np.arange(SIZE)
 
     def noise(client: int) -> Any:
         return ageing.apply(images[client], ages, 0, client, ids)

@@ -108,9 +108,9 @@ def logistic(console: Console) -> None:
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = CompiledEngine(dataset, simulation, config.training)
     generator = np.random.default_rng(0)
-    places = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
+    indices = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
-    tasks = [Task(k, 0, p, dataset.train.labels[p], ones, ids, LocalPenalty()) for k, p in enumerate(places)]
+    tasks = [Task(k, 0, i, dataset.train.labels[i], ones, ids, LocalPenalty()) for k, i in enumerate(indices)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
     orders = [task.shuffles(config.training) for task in tasks]
     start, nothing = engine.start

@@ -170,7 +170,7 @@ def test_a_dataset_that_is_not_there(
     code, out, err = dufl_command("train", *arguments, "--out", str(tmp_path / "run"))
     assert (code, out) == (2, "")
     assert err == (
-        f"error: mnist is not there: looked in {tmp_path / 'data'}, {tmp_path / 'cache/dufl'}; "
+        f"error: mnist was not found in {tmp_path / 'data'}, {tmp_path / 'cache/dufl'}; "
         "run `dufl data fetch mnist`\n"
     )
     assert not (tmp_path / "run").exists()

@@ -65,7 +65,7 @@ def test_a_stream_that_runs_dry() -> None:
         found = collector.finish()
         amounts.append((len(found.samples), found.shortfall, found.problem))
     assert amounts[0] == (4, 0, "")
-    assert amounts[1] == (3, 1, "short: the stream had no more")
+    assert amounts[1] == (3, 1, "short: the stream had no more samples")
     assert amounts[2][:2] == (0, 4)
 
 

@@ -28,8 +28,8 @@ def batch(round: int, count: int = 20) -> Samples:
     )
 
 
-def digest(held: Snapshot) -> str:
-    parts = (held.samples.features, held.samples.labels, held.ages, held.ids)
+def digest(snapshot: Snapshot[Samples]) -> str:
+    parts = (snapshot.samples.features, snapshot.samples.labels, snapshot.ages, snapshot.ids)
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_the_last_step(tmp_path: Path) -> None:
             buffer.advance(60, batch(2, 5000))
         assert buffer.round == 1
         assert digest(buffer.snapshot()) == before
-        buffer._connection.execute("PRAGMA max_page_count=100000")  # room again: it goes on
+        buffer._connection.execute("PRAGMA max_page_count=100000")  # and now it has space again
         buffer.advance(40, batch(2))
         assert buffer.round == 2
         before = digest(buffer.snapshot())
@@ -224,7 +224,7 @@ def test_killed_while_it_is_made_it_can_be_made_again(tmp_path: Path) -> None:
 def test_a_step_on_a_damaged_open_file_is_reported(tmp_path: Path) -> None:
     with DurableBuffer.create(tmp_path / "b.db", batch(0)) as buffer:
         buffer._connection.execute("UPDATE about SET value = 7 WHERE key = 'round'")
-        with pytest.raises(BufferFileError, match="does not fit its checksum"):
+        with pytest.raises(BufferFileError, match="does not match its checksum"):
             buffer.advance(5, batch(1))
 
 

@@ -33,20 +33,20 @@ def whole_plan_of(client: int) -> IntegerPlan:
     return integer_plan(PLAN.volume[:ROUNDS, client] / 10, 0.6, SEED, client)
 
 
-def run(client: int, buffer: Buffer, until: int) -> str:
+def run(client: int, buffer: Buffer[Samples], until: int) -> str:
     """Advance to a round, collecting in the background; a digest of what training would see."""
     stream, plan = stream_of(client), whole_plan_of(client)
     collector = Collector(stream, stream.pool)
     while buffer.round < until:
-        keep, asked = plan.step(buffer.round, len(buffer))
-        collector.start(asked, buffer.round)
+        keep, count = plan.step(buffer.round, len(buffer))
+        collector.start(count, buffer.round)
         buffer.advance(keep, collector.finish().samples)
-    held = buffer.snapshot()
-    features = held.to_float(AGEING, SEED, client)
-    return hashlib.sha256(features.tobytes() + held.samples.labels.tobytes()).hexdigest()
+    snapshot = buffer.snapshot()
+    features = snapshot.to_float(AGEING, SEED, client)
+    return hashlib.sha256(features.tobytes() + snapshot.samples.labels.tobytes()).hexdigest()
 
 
-def fresh_buffer(client: int) -> MemoryBuffer:
+def fresh_buffer(client: int) -> MemoryBuffer[Samples]:
     first = stream_of(client).collect(int(whole_plan_of(client).size[0]), BEFORE)
     return MemoryBuffer(first, seed=SEED, client=client)
 

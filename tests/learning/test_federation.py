@@ -9,7 +9,6 @@ import pytest
 
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.data.samples import Samples
-from dufl.data.simulation import indices_of
 from dufl.errors import InputError, PluginError
 from dufl.game.plan import equilibrium
 from dufl.game.utility import server_cost
@@ -41,12 +40,12 @@ def test_one_client_and_fedavg_is_plain_sgd() -> None:
     federation, _ = play(*changes)
     dataset, federated = load_dataset("digits"), small(*changes)
     buffer = buffers_of(federation_of(federated)[0])[0].snapshot()
-    places = indices_of(buffer.samples)
-    x = dataset.train.to_float().reshape(len(dataset.train), -1)[places].astype(np.float64)
+    indices = buffer.samples.indices
+    x = dataset.train.to_float().reshape(len(dataset.train), -1)[indices].astype(np.float64)
     y = np.eye(10)[buffer.samples.labels]
     w, b = np.zeros((10, 64)), np.zeros(10)
     for t in range(4):
-        task = Task(0, t, places, buffer.samples.labels, buffer.ages, buffer.ids, None)  # type: ignore[arg-type]
+        task = Task(0, t, indices, buffer.samples.labels, buffer.ages, buffer.ids, None)  # type: ignore[arg-type]
         for order in task.shuffles(federated.training):
             for start in range(0, len(order), 64):
                 batch = order[start : start + 64]
@@ -280,7 +279,7 @@ def test_bad_policies(path: str, message: str) -> None:
 def test_nothing_is_copied_for_a_thousand_clients() -> None:
     config = small("clients.count=1000", "clients.initial_volume=200", "policy=static")
     federation, engine = federation_of(config)
-    held = sum(buffer._features.nbytes for buffer in buffers_of(federation))
+    held = sum(buffer._content.nbytes for buffer in buffers_of(federation))
     engine.close()
     assert held == 1000 * 200 * 8
 

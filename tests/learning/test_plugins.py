@@ -455,23 +455,25 @@ def test_a_policy_may_return_numpy_numbers() -> None:
 def test_more_samples_than_memory_holds_are_refused_at_once(many: int) -> None:
     fits = r"at most [\d,]+, as many as fit into this machine's memory, got "
     by = f"by the policy must be {fits}"
-    with pytest.raises(InputError, match=f"^the samples that client 0 has to hold in round 0 {by}{many:,}$"):
+    with pytest.raises(InputError, match=f"^the number of samples of client 0 in round 0 {by}{many:,}$"):
         play(policy(size=many))
-    with pytest.raises(InputError, match=f"client 0 has to hold in round 1 {by}{many + 20:,}$"):
+    with pytest.raises(InputError, match=f"the number of samples of client 0 in round 1 {by}{many + 20:,}$"):
         play(policy(step=(20, many)))
 
 
 def test_a_plan_for_more_samples_than_memory_holds_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match=r"^the samples that client 0 has to hold in round 0 by the policy"):
+    with pytest.raises(InputError, match=r"^the number of samples of client 0 in round 0 by the policy"):
         play("clients.initial_volume=1e12", "policy=static")
 
 
 def test_all_clients_together_have_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dufl.data.room.memory", lambda: 60 * (96 + 64 * 4))
+    monkeypatch.setattr("dufl.data.samples.memory", lambda: 60 * (96 + 64 * 4))
     play(policy(size=50))
-    with pytest.raises(InputError, match=r"^the samples that client 0 .* at most 60, .* got 61$"):
+    with pytest.raises(InputError, match=r"^the number of samples of client 0 .* at most 60, .* got 61$"):
         play(policy(size=61))
-    with pytest.raises(InputError, match=r"^the samples that all clients .* at most 220, .* got 240$"):
+    with pytest.raises(
+        InputError, match=r"^the number of samples of all clients .* at most 220, .* got 240$"
+    ):
         play(policy(size=60))
 
 

@@ -345,7 +345,7 @@ def test_data_that_are_not_there_are_one_sentence_before_anything_runs(
         code, out, err = dufl_command("reproduce", *arguments, *changes, "--out", str(tmp_path / "out"))
         assert (code, out) == (2, "")
         where = ", ".join(map(str, looked))
-        assert err == f"error: {name} is not there: looked in {where}; run `dufl data fetch {name}`\n"
+        assert err == f"error: {name} was not found in {where}; run `dufl data fetch {name}`\n"
         assert not (tmp_path / "out").exists()
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from dufl.data.buffer import MemoryBuffer
 from dufl.data.datasets import Dataset, load_dataset
+from dufl.data.samples import IndexedSamples
 from dufl.experiment.config import Experiment
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.federation import Federation
@@ -33,7 +34,7 @@ def federation_of(
     return Federation(config.game, simulation, policy, settings, engine), engine
 
 
-def buffers_of(federation: Federation) -> list[MemoryBuffer]:
+def buffers_of(federation: Federation) -> list[MemoryBuffer[IndexedSamples]]:
     """The clients' buffers, to look at."""
     return federation._held
 

@@ -1,4 +1,4 @@
-"""A web server on this machine that misbehaves as it is told."""
+"""A local web server that fails in a given way."""
 
 import re
 import threading
@@ -38,41 +38,41 @@ class Mirror:
 @contextmanager
 def mirror(files: dict[str, bytes]) -> Iterator[Mirror]:
     """A mirror with these files, for as long as the block lasts."""
-    told = Mirror(files)
+    served = Mirror(files)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Answer as told."""
+            """Answer, or fail as `fault` says."""
             with suppress(ConnectionError):  # the other side may have heard enough
-                _answer(self, told)
+                _answer(self, served)
 
         def log_message(self, format: str, *values: object) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.address = f"http://127.0.0.1:{server.server_address[1]}/data/"
+    served.address = f"http://127.0.0.1:{server.server_address[1]}/data/"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield told
+        yield served
     finally:
-        told.stop.set()
+        served.stop.set()
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def _answer(handler: BaseHTTPRequestHandler, told: Mirror) -> None:
+def _answer(handler: BaseHTTPRequestHandler, served: Mirror) -> None:
     name = handler.path.rpartition("/")[2]
-    fault = told.now()
-    asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
-    start = int(asked[1]) if asked else 0
-    told.requests.append((name, start))
-    if fault == "404" or name not in told.files:
+    fault = served.now()
+    requested = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+    start = int(requested[1]) if requested else 0
+    served.requests.append((name, start))
+    if fault == "404" or name not in served.files:
         handler.send_error(404)
         return
-    data = told.files[name]
+    data = served.files[name]
     if fault == "no ranges":
         start = 0
     if start >= len(data) > 0:
@@ -89,4 +89,4 @@ def _answer(handler: BaseHTTPRequestHandler, told: Mirror) -> None:
     handler.wfile.write(body)
     handler.wfile.flush()
     if fault == "stalls":
-        told.stop.wait(10)
+        served.stop.wait(10)

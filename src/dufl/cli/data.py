@@ -43,9 +43,9 @@ def list_datasets(
     """Show which datasets are there, where, how many samples, verified or not."""
     from dataclasses import asdict
 
-    from dufl.data.catalogue import CATALOGUE
     from dufl.data.datasets import listing
-    from dufl.data.places import data_folders
+    from dufl.data.datasets.catalogue import CATALOGUE
+    from dufl.data.datasets.location import data_folders
     from dufl.experiment.files import to_json
 
     if data_dir and not data_dir.is_dir():
@@ -73,8 +73,8 @@ def list_datasets(
 @app.command()
 def fetch(name: Name, data_dir: Folder = None) -> None:
     """Download a dataset, check it and unpack it. What is there and verified is left alone."""
-    from dufl.data.fetch import fetch
-    from dufl.data.places import data_folders
+    from dufl.data.datasets.fetch import fetch
+    from dufl.data.datasets.location import data_folders
 
     folder = data_folders(data_dir)[0]
     with _options(), progress_bar() as begin:
@@ -128,7 +128,7 @@ def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":
     from rich import box
     from rich.table import Table
 
-    from dufl.data.catalogue import CATALOGUE
+    from dufl.data.datasets.catalogue import CATALOGUE
 
     table = Table(box=box.SQUARE, title_justify="left")
     for column in ("name", "image", "classes", "train", "test") if wide else ("name", "train", "test"):

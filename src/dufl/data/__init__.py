@@ -1,1 +1,1 @@
-"""What clients hold: datasets, streams of fresh samples, and buffers that age. Never imports the game."""
+"""Client data: datasets, streams of fresh samples, and buffers that age. Never imports the game."""

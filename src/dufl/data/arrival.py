@@ -1,9 +1,10 @@
-"""Which classes there are in a round: some at the start, the rest arriving later, governed by σ.
+"""Which classes can be collected in a round: some from the start, the others arrive later, governed by σ.
 
-    at the start     ⌈C·(1 − σ/3)⌉ of C classes
-    in round t       that, and as much of the rest as t is of `until`·T, rounded down
+    first(σ) = ⌈C·(1 − σ/3)⌉                               of C classes, before round 0
+    count(t) = first + ⌊(C − first) · min(t/(until·T), 1)⌋   in round t
 
-In label order and the same for every client, unless asked otherwise. σ = 0: all classes from the start.
+Classes arrive in label order and at the same time for every client by default. With σ = 0 all classes are
+there from the start.
 """
 
 import math
@@ -23,9 +24,9 @@ class Arrival(Inputs):
         num_classes: C.
         time_sensitivity: σ.
         num_rounds: T.
-        until: the share of the rounds by which every class has arrived.
-        initial: how many classes there are at the start, instead of ⌈C·(1 − σ/3)⌉.
-        order: `label`; `client`, a random order for each client; or the classes in the order wanted.
+        until: the fraction of the rounds after which every class has arrived.
+        initial: the number of classes at the start, instead of ⌈C·(1 − σ/3)⌉.
+        order: `label`; `client`, a random order for each client; or a list of all classes.
     """
 
     num_classes: Count
@@ -36,14 +37,14 @@ class Arrival(Inputs):
     order: Literal["label", "client"] | list[int] = "label"
 
     def model_post_init(self, _: object) -> None:
-        """Check the order and the initial number against the number of classes."""
+        """Check `order` and `initial` against the number of classes."""
         if isinstance(self.order, list) and sorted(self.order) != list(range(self.num_classes)):
             raise InputError.of("order", f"every class from 0 to {self.num_classes - 1} once", self.order)
         if self.initial is not None and self.initial > self.num_classes:
             raise InputError.of("initial", f"<= num_classes = {self.num_classes}", self.initial)
 
     def count(self, round: int) -> int:
-        """How many classes there are in a round.
+        """The number of classes in a round.
 
         >>> [Arrival(num_classes=10, time_sensitivity=1.25).count(t) for t in (0, 12, 13, 25, 49, 50, 99)]
         [6, 6, 7, 8, 9, 10, 10]
@@ -54,7 +55,7 @@ class Arrival(Inputs):
         return first + math.floor((self.num_classes - first) * arrived + 1e-9)
 
     def classes(self, round: int, seed: int = 0, client: int = 0) -> npt.NDArray[np.int64]:
-        """The classes there are in a round, for a client."""
+        """The sorted classes that a client can collect in a round."""
         if self.order == "client":
             order = np.random.default_rng([seed, client, 0, 3]).permutation(self.num_classes)
         elif self.order == "label":

@@ -1,54 +1,57 @@
-"""What a client holds: samples with ages, conserved, discarded, merged and aged in one step a round.
+"""A client's buffer: samples with ages, conserved, discarded, merged and aged in one step per round.
 
-A sample's age is 1 in the round in which it joins and grows by 1 a round; it follows from the round of
-its birth, so ageing changes nothing in memory. A step happens whole or, if anything about it is wrong,
-not at all.
+A sample has age 1 in the round in which it joins and is one round older in each following round. The age
+follows from the round of birth, so ageing changes nothing in memory. A step is applied completely or, if any
+argument is invalid, not at all.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
-from dufl.data.samples import Samples
+from dufl.data.samples import AnySamples, Samples
 from dufl.errors import CapacityError, InputError
 
-Discard = Literal["uniform", "oldest"]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
+DiscardName = Literal["uniform", "oldest"]
+DiscardRule = Callable[[Integers, int, np.random.Generator], npt.ArrayLike]
+Discard = DiscardName | DiscardRule | type
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class Snapshot(Generic[AnySamples]):
     """The content of a buffer, in the order in which samples joined.
 
     Attributes:
-        samples: features as they were collected, and labels.
+        samples: as they were collected: `Samples`, or `IndexedSamples` in simulation.
         ages: in rounds; 1 is fresh.
-        ids: a number for every sample, unique within the client.
+        ids: one number per sample, unique within the client.
     """
 
-    samples: Samples
-    ages: Whole
-    ids: Whole
+    samples: AnySamples
+    ages: Integers
+    ids: Integers
 
     def to_float(
-        self, ageing: Ageing | None = None, seed: int = 0, client: int = 0
+        self: "Snapshot[Samples]", ageing: Ageing | None = None, seed: int = 0, client: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Features as float32 in [0, 1], looking their age if an `ageing` says how."""
+        """The features as float32; with `ageing`, with the noise of their age."""
         if ageing is None:
             return self.samples.to_float()
-        places = np.arange(len(self.samples))
-        return ageing.add_noise(self.samples.features, places, self.ages, seed, client, self.ids)
+        indices = np.arange(len(self.samples))
+        return ageing.add_noise(self.samples.features, indices, self.ages, seed, client, self.ids)
 
 
-class Buffer(Protocol):
-    """What every buffer can do, in memory or durable."""
+class Buffer(Protocol[AnySamples]):
+    """The interface of every buffer, in memory or durable."""
 
     @property
     def round(self) -> int:
-        """How often it has advanced."""
+        """The number of steps so far."""
         ...
 
     @property
@@ -58,21 +61,30 @@ class Buffer(Protocol):
 
     def __len__(self) -> int: ...
 
-    def advance(self, keep: int, fresh: Samples) -> None:
-        """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""
+    def advance(self, keep: int, fresh: AnySamples) -> None:
+        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
         ...
 
-    def snapshot(self) -> Snapshot:
-        """Everything in it."""
+    def snapshot(self) -> Snapshot[AnySamples]:
+        """The current content."""
         ...
 
 
-class MemoryBuffer:
-    """A buffer in memory, whose arrays are used again: fresh samples take the places of discarded ones."""
+class MemoryBuffer(Generic[AnySamples]):
+    """A buffer in memory. Its arrays are reused: fresh samples replace discarded ones.
+
+    Args:
+        initial: the first samples; `Samples` or `IndexedSamples`. Later ones must be of the same kind.
+        initial_age: one age for all of them, or one each.
+        capacity: the largest number of samples.
+        discard: "uniform", "oldest", or a rule of your own; see `Discarding`.
+        seed: of random discards.
+        client: whose buffer it is; random discards differ between clients.
+    """
 
     def __init__(
         self,
-        initial: Samples,
+        initial: AnySamples,
         initial_age: npt.ArrayLike = 1,
         *,
         capacity: float = np.inf,
@@ -80,75 +92,82 @@ class MemoryBuffer:
         seed: int = 0,
         client: int = 0,
     ) -> None:
-        ages = checked_ages(initial, initial_age)
-        check_fits(len(initial), capacity)
+        ages = checked_ages(len(initial), initial_age)
+        check_capacity(len(initial), capacity)
         self.round = 0
-        self._rule = Rule(discard, seed, client)
+        self._discarding = Discarding(discard, seed, client)
         self._capacity = capacity
-        self._features = initial.features.copy()
+        self._kind: type[AnySamples] = type(initial)
+        self._content: npt.NDArray[Any] = initial.content.copy()
         self._labels = initial.labels.copy()
         self._born = 1 - ages
         self._ids = np.arange(len(initial))
-        self._size = self._next = len(initial)
+        self._size = self._next_id = len(initial)
 
     @classmethod
     def restore(
-        cls, held: Snapshot, round: int, next_id: int, *, discard: Discard = "uniform", seed: int, client: int
-    ) -> "MemoryBuffer":
-        """A buffer that goes on where another was: after `round` steps, holding `held`."""
-        buffer = cls(held.samples, discard=discard, seed=seed, client=client)
-        buffer.round, buffer._next = round, next_id
-        buffer._born, buffer._ids = round + 1 - held.ages, held.ids.copy()
+        cls,
+        snapshot: Snapshot[AnySamples],
+        round: int,
+        next_id: int,
+        *,
+        discard: Discard = "uniform",
+        seed: int,
+        client: int,
+    ) -> "MemoryBuffer[AnySamples]":
+        """A buffer that continues from a snapshot taken after `round` steps."""
+        buffer = cls(snapshot.samples, discard=discard, seed=seed, client=client)
+        buffer.round, buffer._next_id = round, next_id
+        buffer._born, buffer._ids = round + 1 - snapshot.ages, snapshot.ids.copy()
         return buffer
 
     @property
     def next_id(self) -> int:
-        """The number that the next sample to join will have."""
-        return self._next
+        """The id of the next sample that joins."""
+        return self._next_id
 
     def __len__(self) -> int:
         return self._size
 
     @property
     def mean_age(self) -> float:
-        """The mean age of the samples."""
+        """The mean age of the samples; 1 if there are none."""
         return float(self._ages().mean()) if self._size else 1.0
 
-    def _ages(self) -> Whole:
+    def _ages(self) -> Integers:
         return self.round + 1 - self._born[: self._size]
 
-    def snapshot(self) -> Snapshot:
-        """Everything in it, in the order in which it joined."""
+    def snapshot(self) -> Snapshot[AnySamples]:
+        """The current content, in the order in which samples joined."""
         order = np.argsort(self._ids[: self._size])
-        samples = Samples(self._features[order], self._labels[order])
+        samples = self._kind(self._content[order], self._labels[order])
         return Snapshot(samples, self._ages()[order], self._ids[order])
 
-    def advance(self, keep: int, fresh: Samples) -> None:
-        """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""
-        check_step(self._size, keep, fresh, self._features.dtype, self._features.shape[1:], self._capacity)
+    def advance(self, keep: int, fresh: AnySamples) -> None:
+        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
+        check_step(self._size, keep, fresh, self._content.dtype, self._content.shape[1:], self._capacity)
         order = np.argsort(self._ids[: self._size])
-        gone = order[self._rule.discarded(self._born[order], keep, self.round)]
+        discarded = order[self._discarding.positions(self._born[order], keep, self.round)]
         self._reserve(keep + len(fresh))
         end = max(self._size, keep + len(fresh))
-        places = np.concatenate([gone, np.arange(self._size, end)])
-        filled, holes = places[: len(fresh)], places[len(fresh) :]
+        free = np.concatenate([discarded, np.arange(self._size, end)])
+        filled, holes = free[: len(fresh)], free[len(fresh) :]
         self.round += 1
-        self._features[filled] = fresh.features
+        self._content[filled] = fresh.content
         self._labels[filled] = fresh.labels
         self._born[filled] = self.round
-        self._ids[filled] = self._next + np.arange(len(fresh))
-        self._next += len(fresh)
+        self._ids[filled] = self._next_id + np.arange(len(fresh))
+        self._next_id += len(fresh)
         self._size = keep + len(fresh)
         self._close(holes)
 
     def _reserve(self, size: int) -> None:
-        """Make room for `size` samples, and for half as many again so as not to do it every round."""
+        """Allocate memory for `size` samples and half as many again, so that it is not needed every round."""
         if size <= len(self._labels):
             return
-        room = size + size // 2
-        for name in ("_features", "_labels", "_born", "_ids"):
-            old = getattr(self, name)
-            new = np.empty((room, *old.shape[1:]), old.dtype)
+        for name in ("_content", "_labels", "_born", "_ids"):
+            old: npt.NDArray[Any] = getattr(self, name)
+            new = np.empty((size + size // 2, *old.shape[1:]), old.dtype)
             new[: self._size] = old[: self._size]
             setattr(self, name, new)
 
@@ -158,53 +177,86 @@ class MemoryBuffer:
             return
         last = np.setdiff1d(np.arange(self._size, self._size + len(holes)), holes)
         into = holes[holes < self._size]
-        for array in (self._features, self._labels, self._born, self._ids):
+        for array in (self._content, self._labels, self._born, self._ids):
             array[into] = array[last]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Which samples are discarded; random choices depend on (seed, client, round) alone."""
+class Discarding:
+    """Which samples a step discards.
 
-    discard: Discard
-    seed: int
-    client: int
+    A rule of your own is a callable `rule(born, count, generator)`, or a class whose instances are. `born`
+    are the rounds of birth, in the order in which samples joined. It returns `count` different positions in
+    `born`. `generator` depends on (seed, client, round) alone. A rule that uses no other randomness and
+    keeps no state gives the same results after a restart.
+    """
 
-    def __post_init__(self) -> None:
-        if self.discard not in ("uniform", "oldest"):
-            raise InputError.of("discard", "one of 'uniform' or 'oldest'", repr(self.discard))
+    def __init__(self, discard: Discard, seed: int, client: int) -> None:
+        if discard not in ("uniform", "oldest") and not callable(discard):
+            raise InputError.of("discard", "'uniform', 'oldest' or a callable", repr(discard))
+        self.name = plugin_name(discard)
+        rule = discard() if isinstance(discard, type) else discard
+        if not isinstance(rule, str) and not callable(rule):
+            raise InputError.of("discard", "a class whose instances are callable", self.name)
+        self._rule = {"uniform": _uniform, "oldest": _oldest}[rule] if isinstance(rule, str) else rule
+        self._own = not isinstance(rule, str)
+        self._seed, self._client = seed, client
 
-    def discarded(self, born: Whole, keep: int, round: int) -> npt.NDArray[np.intp]:
-        """The places to discard, of samples in the order in which they joined."""
-        surplus = len(born) - keep
-        if self.discard == "oldest":
-            return np.argsort(born, kind="stable")[:surplus]
-        generator = np.random.default_rng([self.seed, self.client, round + 1, 2])
-        return generator.permutation(len(born))[:surplus]
+    def positions(self, born: Integers, keep: int, round: int) -> npt.NDArray[np.intp]:
+        """The positions to discard, so that `keep` samples remain."""
+        count = len(born) - keep
+        if not count:
+            return np.empty(0, np.intp)
+        generator = np.random.default_rng([self._seed, self._client, round + 1, 2])
+        chosen = np.asarray(self._rule(born, count, generator))
+        return self._checked(chosen, len(born), count) if self._own else chosen
+
+    def _checked(self, chosen: npt.NDArray[Any], size: int, count: int) -> npt.NDArray[np.intp]:
+        rule = f"{count} different integers from 0 to {size - 1}"
+        field = f"the positions that discard rule {self.name!r} returns"
+        if chosen.dtype.kind not in "ui" or chosen.ndim != 1:
+            raise InputError.of(field, rule, f"{chosen.dtype} {chosen.shape}")
+        if len(chosen) != count or len(np.unique(chosen)) != count:
+            raise InputError.of(field, rule, f"{len(chosen)}, {len(np.unique(chosen))} of them different")
+        if chosen.min() < 0 or chosen.max() >= size:
+            raise InputError.of(field, rule, f"{chosen.min()} to {chosen.max()}")
+        return chosen.astype(np.intp)
 
 
-def checked_ages(initial: Samples, age: npt.ArrayLike) -> Whole:
+def _uniform(born: Integers, count: int, generator: np.random.Generator) -> npt.ArrayLike:
+    return generator.permutation(len(born))[:count]
+
+
+def _oldest(born: Integers, count: int, _: np.random.Generator) -> npt.ArrayLike:
+    return np.argsort(born, kind="stable")[:count]
+
+
+def plugin_name(plugin: Any) -> str:
+    """The name of a rule or stream in messages and files: its text, or the name of its class or function."""
+    if isinstance(plugin, str):
+        return plugin
+    named = plugin if hasattr(plugin, "__qualname__") else type(plugin)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def checked_ages(count: int, age: npt.ArrayLike) -> Integers:
     """The ages of the first samples, one each."""
     ages = np.asarray(age)
-    if ages.shape not in ((), (len(initial),)) or (ages < 1).any() or (ages != np.floor(ages)).any():
-        raise InputError.of("initial_age", f"whole numbers >= 1, one or {len(initial)}", f"{age!r:.60}")
-    return np.array(np.broadcast_to(ages.astype(np.int64), len(initial)))
+    if ages.shape not in ((), (count,)) or (ages < 1).any() or (ages != np.floor(ages)).any():
+        raise InputError.of("initial_age", f"integers >= 1, one or {count}", f"{age!r:.60}")
+    return np.array(np.broadcast_to(ages.astype(np.int64), count))
 
 
-def check_fits(size: int, capacity: float) -> None:
-    """Refuse more samples than the buffer takes."""
+def check_capacity(size: int, capacity: float) -> None:
+    """Raise if a buffer would store more samples than its capacity."""
     if size > capacity:
-        raise CapacityError.of("the samples of a buffer", f"<= its capacity of {capacity:g}", size)
+        raise CapacityError.of("the number of samples", f"<= the capacity {capacity:g} of the buffer", size)
 
 
-def check_step(
-    size: int, keep: int, fresh: Samples, dtype: Any, shape: tuple[int, ...], capacity: float
-) -> None:
-    """Everything that can be wrong with a step, before anything is done."""
+def check_step(size: int, keep: int, fresh: Any, dtype: Any, shape: tuple[int, ...], capacity: float) -> None:
+    """Raise if any argument of a step is invalid, before anything changes."""
     if not 0 <= keep <= size:
-        raise InputError.of("keep", f"between 0 and the {size} samples there are", keep)
-    if len(fresh) and (fresh.shape != shape or fresh.features.dtype != dtype):
-        raise InputError.of(
-            "fresh samples", f"of shape {shape} and type {dtype}", f"{fresh.shape} and {fresh.features.dtype}"
-        )
-    check_fits(keep + len(fresh), capacity)
+        raise InputError.of("keep", f"between 0 and {size}, the number of samples", keep)
+    if len(fresh) and (fresh.shape != shape or fresh.content.dtype != dtype):
+        rule, got = f"of shape {shape} and type {dtype}", f"{fresh.shape} and {fresh.content.dtype}"
+        raise InputError.of("fresh samples", rule, got)
+    check_capacity(keep + len(fresh), capacity)

@@ -1,4 +1,4 @@
-"""SQLite files that outlive a kill: opened with care, written in transactions, never touched if foreign."""
+"""SQLite files that survive a kill: written in transactions; files of other programs are not modified."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ class Kind:
     """A kind of file.
 
     Attributes:
-        what: it is called in messages.
-        application: four bytes in the header of the file, by which it is known.
+        what: its name in messages.
+        application: the application id in the header of the file.
         version: of its tables.
-        error: what is raised if it cannot be used.
-        alone: whether one process at a time may have it open, or others may read meanwhile.
-        private: whether nobody but its owner may read it, from the moment of its creation.
+        error: the exception to raise if the file cannot be used.
+        alone: whether only one process at a time may open it; otherwise others may read it meanwhile.
+        private: whether only its owner may read it, from its creation on.
     """
 
     what: str
@@ -38,35 +38,37 @@ class Kind:
                 connection.execute(f"PRAGMA {setting}")
             connection.execute(f"BEGIN {'EXCLUSIVE' if self.alone else 'DEFERRED'}")
             connection.execute("COMMIT")
-        except sqlite3.Error as fault:
+        except sqlite3.Error as error:
             connection.close()
-            if "locked" in str(fault):
+            if "locked" in str(error):
                 raise self.error(f"{path} must be free, but another process has it open") from None
-            raise self.error(f"{path} must be a usable {self.what}: {fault}") from None
+            raise self.error(f"{path} must be a usable {self.what}: {error}") from None
         return connection
 
     def make(self, path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-        """Make a file that is whole, and says what it is, before it takes its name."""
+        """Create a file that is complete before it has its name."""
         if not path.parent.is_dir():
             raise self.error(f"{path} must be in a folder that exists, got {path.parent}")
         temporary = path.with_name(f".{path.name}.new")
         temporary.unlink(missing_ok=True)
-        temporary.touch(0o600 if self.private else 0o666, exist_ok=False)  # files of SQLite beside it follow
+        temporary.touch(
+            0o600 if self.private else 0o666, exist_ok=False
+        )  # the mode of SQLite's other files follows
         connection = self.connect(temporary)
         with transaction(connection):
             fill(connection)
             connection.execute(f"PRAGMA application_id={self.application}")
             connection.execute(f"PRAGMA user_version={self.version}")
-        connection.close()  # folds the log into the file
+        connection.close()  # merges the log into the file
         temporary.replace(path)
 
     def check_header(self, path: Path) -> None:
-        """Look at the first bytes, without SQLite: a foreign file is not touched."""
+        """Check the first bytes without SQLite, so that a file of another program is not modified."""
         try:
             with path.open("rb") as stream:
                 header = stream.read(100)
-        except OSError as fault:
-            raise self.error(f"{path} must be a readable {self.what}: {fault}") from None
+        except OSError as error:
+            raise self.error(f"{path} must be a readable {self.what}: {error}") from None
         if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
             raise self.error(f"{path} must be a {self.what}, got something else")
         if int.from_bytes(header[68:72], "big") != self.application:
@@ -78,11 +80,11 @@ class Kind:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """Commit at the end of the block, or roll back if anything in it fails."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:  # something failed, the commit perhaps
+        if connection.in_transaction:  # something failed, possibly the commit
             connection.execute("ROLLBACK")

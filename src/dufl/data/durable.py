@@ -1,9 +1,9 @@
-"""A buffer that outlives its process: one SQLite file, every step one transaction.
+"""A buffer in an SQLite file, which survives its process; every step is one transaction.
 
-Two tables. `samples` is narrow (id, round of birth, label, checksum), so that choosing what to discard
-reads little; `features` holds the bytes of each sample and is touched only where samples come and go. A
-process killed at any moment leaves the state before a step or after it. The file belongs to one process
-at a time.
+There are two tables. `samples` is narrow (id, round of birth, label, checksum), so that choosing what to
+discard reads little. `features` has the bytes of each sample and is accessed only for samples that join or
+leave. If the process is killed at any moment, the file has the state before a step or after it. One process
+at a time can open the file.
 """
 
 import sqlite3
@@ -12,14 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import Discard, Rule, Snapshot, check_fits, check_step, checked_ages
+from dufl.data.buffer import (
+    Discard,
+    Discarding,
+    Snapshot,
+    check_capacity,
+    check_step,
+    checked_ages,
+    plugin_name,
+)
 from dufl.data.database import Kind, transaction
-from dufl.data.samples import Samples
+from dufl.data.samples import AnySamples, samples_of
 from dufl.errors import BufferFileError, InputError
 
 APPLICATION = 0x4455464C  # "DUFL", in the header of the file
@@ -31,47 +39,54 @@ _SCHEMA = (
 )
 
 
-class DurableBuffer:
-    """A buffer in a file; `create` it once, then `open` it as often as needed.
+class DurableBuffer(Generic[AnySamples]):
+    """A buffer in a file: `create` it once, then `open` it any number of times.
 
-    It behaves as `MemoryBuffer` does: the same steps keep the same samples.
+    It behaves like `MemoryBuffer`: the same steps keep the same samples.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, discard: Discard | None = None) -> None:
         self._connection = connection
         self._path = path
         about = _read_about(connection)
         self._dtype = np.dtype(about["dtype"])
         self._shape = tuple(int(n) for n in about["shape"].split(",") if n)
         self._capacity = float(about["capacity"])
-        self._rule = Rule(about["discard"], about["seed"], about["client"])
+        rule = about["discard"] if discard is None else discard
+        if plugin_name(rule) != about["discard"]:
+            raise BufferFileError.of(
+                "discard", f"{about['discard']!r}, as when {path} was created", plugin_name(rule)
+            )
+        if discard is None and rule not in ("uniform", "oldest"):
+            raise BufferFileError.of("discard", f"given to open {path}: the rule {rule!r}", "nothing")
+        self._discarding = Discarding(rule, about["seed"], about["client"])
 
     @classmethod
     def create(
         cls,
         path: str | Path,
-        initial: Samples,
+        initial: AnySamples,
         initial_age: npt.ArrayLike = 1,
         *,
         capacity: float = np.inf,
         discard: Discard = "uniform",
         seed: int = 0,
         client: int = 0,
-    ) -> "DurableBuffer":
-        """Make a new file that holds the first samples; a file that is there is left alone."""
+    ) -> "DurableBuffer[AnySamples]":
+        """Create a file with the first samples; raises if the file exists. See `MemoryBuffer`."""
         where = Path(path)
         if where.exists():
             raise BufferFileError(f"{where} must not exist yet: open it, or choose another name")
-        ages = checked_ages(initial, initial_age)
-        check_fits(len(initial), capacity)
+        ages = checked_ages(len(initial), initial_age)
+        check_capacity(len(initial), capacity)
         about = {
             "round": 0,
             "next": len(initial),
             "size": len(initial),
-            "dtype": initial.features.dtype.str,
+            "dtype": initial.content.dtype.str,
             "shape": ",".join(str(n) for n in initial.shape),
             "capacity": repr(float(capacity)),
-            "discard": Rule(discard, seed, client).discard,
+            "discard": Discarding(discard, seed, client).name,
             "seed": seed,
             "client": client,
         }
@@ -83,11 +98,17 @@ class DurableBuffer:
             _insert(connection, initial, 0, 1 - ages)
 
         KIND.make(where, fill)
-        return cls.open(where)
+        return cls.open(where, discard)
 
     @classmethod
-    def open(cls, path: str | Path) -> "DurableBuffer":
-        """Open a file that `create` made."""
+    def open(cls, path: str | Path, discard: Discard | None = None) -> "DurableBuffer[AnySamples]":
+        """Open a file that `create` made.
+
+        Args:
+            path: the file.
+            discard: the rule that it was created with; required if it is a rule of your own, because no code
+                that a file names is ever run.
+        """
         where = Path(path)
         KIND.check_header(where)
         connection = KIND.connect(where)
@@ -95,27 +116,30 @@ class DurableBuffer:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise BufferFileError(f"{where} must be undamaged, got: {verdict}")
-            return cls(connection, where)
-        except sqlite3.OperationalError as fault:
+            return cls(connection, where, discard)
+        except sqlite3.OperationalError as error:
             connection.close()
-            if "locked" in str(fault):
+            if "locked" in str(error):
                 raise BufferFileError(f"{where} must be free, but another process has it open") from None
-            raise BufferFileError(f"{where} must be a readable buffer file: {fault}") from None
-        except (sqlite3.DatabaseError, KeyError, ValueError, TypeError, InputError) as fault:
+            raise BufferFileError(f"{where} must be a readable buffer file: {error}") from None
+        except (sqlite3.DatabaseError, KeyError, ValueError, TypeError, InputError) as error:
             connection.close()
-            if isinstance(fault, BufferFileError):
+            if isinstance(error, BufferFileError):
                 raise
-            raise BufferFileError(f"{where} must be an undamaged buffer file: {fault}") from None
+            raise BufferFileError(f"{where} must be an undamaged buffer file: {error}") from None
+        except BaseException:  # whatever the constructor of a rule raises
+            connection.close()
+            raise
 
     def close(self) -> None:
-        """Give the file free for others."""
+        """Close the file, so that other processes can open it."""
         self._connection.close()
 
-    def __enter__(self) -> "DurableBuffer":
+    def __enter__(self) -> "DurableBuffer[AnySamples]":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -124,7 +148,7 @@ class DurableBuffer:
 
     @property
     def round(self) -> int:
-        """How often it has advanced."""
+        """The number of steps so far."""
         return int(self._one("SELECT value FROM about WHERE key = 'round'"))
 
     @property
@@ -133,36 +157,36 @@ class DurableBuffer:
         born = self._one("SELECT avg(born) FROM samples")
         return 1.0 if born is None else self.round + 1 - float(born)
 
-    def advance(self, keep: int, fresh: Samples) -> None:
-        """Conserve `keep` samples, discard the others, merge fresh ones, age by a round."""
+    def advance(self, keep: int, fresh: AnySamples) -> None:
+        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
         with self._reporting():
             rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
             ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
             check_step(len(ids), keep, fresh, self._dtype, self._shape, self._capacity)
             about = _read_about(self._connection)
             now, first = about["round"], about["next"]
-            gone = [(int(i),) for i in ids[self._rule.discarded(born, keep, now)]]
+            discarded = [(int(i),) for i in ids[self._discarding.positions(born, keep, now)]]
             after = {"round": now + 1, "next": first + len(fresh), "size": keep + len(fresh)}
             with transaction(self._connection):
-                self._connection.executemany("DELETE FROM samples WHERE id = ?", gone)
-                self._connection.executemany("DELETE FROM features WHERE id = ?", gone)
+                self._connection.executemany("DELETE FROM samples WHERE id = ?", discarded)
+                self._connection.executemany("DELETE FROM features WHERE id = ?", discarded)
                 _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
                 _write_about(self._connection, about | after)
 
     def remember(self, **facts: str) -> None:
-        """Keep some facts about the client beside its samples; one of the same name is replaced."""
+        """Store named texts beside the samples; a text of the same name is replaced."""
         with self._reporting(), transaction(self._connection):
             about = _read_about(self._connection)
             _write_about(self._connection, about | {f"fact {name}": text for name, text in facts.items()})
 
     def recall(self, name: str) -> str | None:
-        """A fact that was remembered."""
+        """A text stored by `remember`; None if there is none of this name."""
         with self._reporting():
             text = _read_about(self._connection).get(f"fact {name}")
         return None if text is None else str(text)
 
-    def snapshot(self) -> Snapshot:
-        """Everything in it, in the order in which it joined; bytes are checked against their checksums."""
+    def snapshot(self) -> Snapshot[AnySamples]:
+        """The current content, in the order in which samples joined; verified against their checksums."""
         query = (
             "SELECT samples.id, born, label, checksum, bytes "
             "FROM samples JOIN features USING (id) ORDER BY samples.id"
@@ -170,14 +194,14 @@ class DurableBuffer:
         with self._reporting():
             rows = self._connection.execute(query).fetchall()
             if len(rows) != len(self):
-                raise BufferFileError(f"{self._path} must hold {len(self)} samples, got {len(rows)}")
+                raise BufferFileError(f"{self._path} must have {len(self)} samples, got {len(rows)}")
             for *facts, checksum, content in rows:
                 if _checksum(content, *facts) != checksum:
                     raise BufferFileError(f"{self._path} must be undamaged, but sample {facts[0]} is not")
             raw = np.frombuffer(b"".join(row[4] for row in rows), self._dtype)
-            features = raw.reshape(len(rows), *self._shape)
+            stored = raw.reshape(len(rows), *self._shape)
             ids, born, labels = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-            return Snapshot(Samples(features, labels), self.round + 1 - born, ids)
+            return Snapshot(samples_of(stored, labels), self.round + 1 - born, ids)
 
     def _one(self, query: str) -> float:
         value: float = self._connection.execute(query).fetchone()[0]
@@ -187,12 +211,12 @@ class DurableBuffer:
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as fault:
-            raise BufferFileError(f"{self._path} must be usable: {fault}") from fault
+        except sqlite3.Error as error:
+            raise BufferFileError(f"{self._path} must be usable: {error}") from error
 
 
-def _insert(connection: sqlite3.Connection, fresh: Samples, first: int, born: npt.NDArray[np.int64]) -> None:
-    blobs = [row.tobytes() for row in np.ascontiguousarray(fresh.features)]
+def _insert(connection: sqlite3.Connection, fresh: Any, first: int, born: npt.NDArray[np.int64]) -> None:
+    blobs = [row.tobytes() for row in np.ascontiguousarray(fresh.content)]
     ids = range(first, first + len(blobs))
     facts = list(zip(ids, born.tolist(), fresh.labels.tolist(), strict=True))
     rows = [(*fact, _checksum(blob, *fact)) for fact, blob in zip(facts, blobs, strict=True)]
@@ -207,7 +231,7 @@ def _checksum(content: bytes, *facts: Any) -> int:
 def _read_about(connection: sqlite3.Connection) -> dict[str, Any]:
     about = dict(connection.execute("SELECT key, value FROM about"))
     if about.pop("checksum", None) != _checksum(b"", sorted(about.items())):
-        raise sqlite3.DatabaseError("what it says about itself does not fit its checksum")
+        raise sqlite3.DatabaseError("its metadata does not match its checksum")
     return about
 
 

@@ -1,10 +1,10 @@
-"""From the plan's real numbers to whole samples.
+"""A plan in integers: from real volumes D(t) to numbers of samples.
 
-In round t a buffer holds n(t) = round(D(t)) samples, so it never differs from the plan by more than
-half a sample. Of the n(t+1) samples of the next round, the share that the plan conserves,
-θ·D(t)/D(t+1), is conserved, rounded up or down at random so that the mean age is the planned staleness
-in expectation; the others are collected. Where rounding asks to keep more samples than there are, the
-next rounds make up for it. With θ = 1 nothing is ever discarded, and sizes alone are rounded.
+In round t a buffer stores n(t) = round(D(t)) samples, so it never differs from the plan by more than half a
+sample. Of the n(t+1) samples of the next round, the fraction that the plan conserves, θ·D(t)/D(t+1), is
+conserved. That number is rounded up or down at random, so that the mean age equals the planned staleness in
+expectation; the other samples are collected. If rounding would conserve more samples than there are, the next
+rounds compensate. With θ = 1 nothing is ever discarded, and only the sizes are rounded.
 """
 
 import math
@@ -15,27 +15,27 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerPlan:
-    """A client's plan in whole samples.
+    """A client's plan in numbers of samples.
 
     Attributes:
         size: n(t), of shape (rounds,).
-        keep: how many samples of round t are conserved for the next; of shape (rounds − 1,).
-        fresh: how many are collected in round t, to join in the next.
+        keep: the number conserved from round t to t + 1, of shape (rounds − 1,).
+        fresh: the number collected in round t, which join in round t + 1; of shape (rounds − 1,).
     """
 
-    size: Whole
-    keep: Whole
-    fresh: Whole
+    size: Integers
+    keep: Integers
+    fresh: Integers
 
     def step(self, round: int, size: int) -> tuple[int, int]:
-        """What to keep and what to collect in a round, if the buffer holds `size` samples.
+        """The numbers of samples to keep and to collect in a round if the buffer stores `size`.
 
-        Fewer than planned, because a stream fell short, are made up for.
+        If it stores fewer than planned, because a stream fell short, the difference is collected too.
         """
         keep = min(int(self.keep[round]), size)
         return keep, int(self.size[round + 1]) - keep
@@ -44,9 +44,9 @@ class IntegerPlan:
 def integer_plan(
     volume: npt.ArrayLike, conservation_rate: float, seed: int = 0, client: int = 0
 ) -> IntegerPlan:
-    """The plan D(t) of one client in whole samples.
+    """The plan D(t) of one client in numbers of samples.
 
-    Which way is rounded depends on (seed, client, round) alone.
+    The direction of rounding depends on (seed, client, round) alone.
 
     >>> plan = integer_plan([4.0, 3.4, 3.1], conservation_rate=0.5)
     >>> plan.size.tolist(), (plan.keep + plan.fresh).tolist()

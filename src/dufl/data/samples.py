@@ -1,24 +1,33 @@
-"""Labelled samples, many at a time: what files hold, streams yield and buffers keep."""
+"""Labelled samples, many at a time: what files contain, streams yield and buffers store.
 
+`Samples` have features. `IndexedSamples` are samples of a dataset, given by their indices in it; in
+simulation they are what streams yield and buffers store.
+"""
+
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.errors import InputError
 
-Features = npt.NDArray[Any]  # uint8 as stored in files, or float32 in [0, 1]
+Features = npt.NDArray[Any]  # uint8 as stored in files, or float32
+Indices = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
+
+RECORD = 96  # bytes per stored sample besides its features: index, label, round of birth, id, and copies
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Some samples: `features` of shape (n, ...) and `labels` of shape (n,).
 
-    Features of type uint8 are pixels, 0 to 255, and are scaled to [0, 1] when they are used; any float is
-    kept as float32, as it is. Other integers are refused: nothing says what they stand for.
+    Features of type uint8 are pixels, 0 to 255, and are scaled to [0, 1] when they are used. Floats are
+    stored as float32 and not scaled. Other integers are refused, because their meaning is unknown.
 
     >>> some = Samples(np.zeros((3, 28, 28), np.uint8), [7, 1, 7])
     >>> len(some), some.shape, some.labels.tolist()
@@ -29,24 +38,26 @@ class Samples:
     labels: Labels
 
     def __init__(self, features: npt.ArrayLike, labels: npt.ArrayLike) -> None:
-        kept, known = np.asarray(features), np.asarray(labels)
-        if kept.dtype != np.uint8 and kept.dtype.kind != "f":
-            raise InputError.of("features", "uint8, which are pixels in 0..255, or floats", kept.dtype)
-        if known.dtype.kind not in "ui" and known.size:
-            raise InputError.of("labels", "integers", known.dtype)
-        if kept.dtype.kind == "f":
-            kept = kept.astype(np.float32, copy=False)
-        if known.ndim != 1 or kept.ndim < 2 or len(kept) != len(known):
-            raise InputError.of(
-                "samples",
-                "features of shape (n, ...) and n labels",
-                f"shapes {kept.shape} and {known.shape}",
-            )
-        object.__setattr__(self, "features", kept)
-        object.__setattr__(self, "labels", known.astype(np.int64, copy=False))
+        x, y = np.asarray(features), np.asarray(labels)
+        if x.dtype != np.uint8 and x.dtype.kind != "f":
+            raise InputError.of("features", "uint8 pixels in 0..255, or floats", x.dtype)
+        if y.dtype.kind not in "ui" and y.size:
+            raise InputError.of("labels", "integers", y.dtype)
+        if x.dtype.kind == "f":
+            x = x.astype(np.float32, copy=False)
+        if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
+            rule = "features of shape (n, ...) and n labels"
+            raise InputError.of("samples", rule, f"shapes {x.shape} and {y.shape}")
+        object.__setattr__(self, "features", x)
+        object.__setattr__(self, "labels", y.astype(np.int64, copy=False))
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def content(self) -> Features:
+        """The features: the array that a buffer stores beside the labels."""
+        return self.features
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,18 +65,80 @@ class Samples:
         return tuple(self.features.shape[1:])
 
     def take(self, which: npt.NDArray[Any] | slice) -> "Samples":
-        """The samples at some places."""
+        """The samples at some positions."""
         return Samples(self.features[which], self.labels[which])
 
     def to_float(self) -> npt.NDArray[np.float32]:
-        """The features as float32 in [0, 1]: normalised when they are used, not when they are kept."""
+        """The features as new float32; pixels are scaled to [0, 1]."""
         if self.features.dtype == np.uint8:
             return self.features.astype(np.float32) / np.float32(255)
         return np.array(self.features, dtype=np.float32)
 
 
-def concatenate(parts: Sequence[Samples]) -> Samples:
-    """Some samples after the others."""
-    return Samples(
-        np.concatenate([part.features for part in parts]), np.concatenate([part.labels for part in parts])
-    )
+@dataclass(frozen=True, eq=False)
+class IndexedSamples:
+    """Samples of a dataset: their `indices` in it and their `labels`, both int64 of shape (n,).
+
+    >>> some = IndexedSamples([40, 2, 11], [7, 1, 7])
+    >>> len(some), some.indices.dtype, some.take(slice(1, None)).indices.tolist()
+    (3, dtype('int64'), [2, 11])
+    """
+
+    indices: Indices
+    labels: Labels
+
+    def __init__(self, indices: npt.ArrayLike, labels: npt.ArrayLike) -> None:
+        i, y = np.asarray(indices), np.asarray(labels)
+        if (i.dtype.kind not in "ui" and i.size) or i.ndim != 1:
+            raise InputError.of("indices", "integers of shape (n,)", f"{i.dtype} {i.shape}")
+        if (y.dtype.kind not in "ui" and y.size) or y.shape != i.shape:
+            raise InputError.of("labels", f"integers of shape {i.shape}", f"{y.dtype} {y.shape}")
+        object.__setattr__(self, "indices", i.astype(np.int64, copy=False))
+        object.__setattr__(self, "labels", y.astype(np.int64, copy=False))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def content(self) -> Indices:
+        """The indices: the array that a buffer stores beside the labels."""
+        return self.indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one index: ()."""
+        return ()
+
+    def take(self, which: npt.NDArray[Any] | slice) -> "IndexedSamples":
+        """The samples at some positions."""
+        return IndexedSamples(self.indices[which], self.labels[which])
+
+
+AnySamples = TypeVar("AnySamples", Samples, IndexedSamples)
+
+
+def concatenate(parts: Sequence[AnySamples]) -> AnySamples:
+    """Several batches of samples as one."""
+    content, labels = (np.concatenate([getattr(part, n) for part in parts]) for n in ("content", "labels"))
+    return type(parts[0])(content, labels)
+
+
+def samples_of(content: npt.NDArray[Any], labels: npt.ArrayLike) -> Any:
+    """`IndexedSamples` if the stored content is indices, otherwise `Samples`.
+
+    >>> type(samples_of(np.arange(2), [0, 1])).__name__
+    'IndexedSamples'
+    """
+    kind = IndexedSamples if content.dtype == np.int64 and content.ndim == 1 else Samples
+    return kind(content, labels)
+
+
+@cache
+def memory() -> int:
+    """The bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def max_samples(num_features: int = 0) -> int:
+    """How many samples of `num_features` float32 each fit into memory; 0 is for indexed samples."""
+    return memory() // (4 * num_features + RECORD)

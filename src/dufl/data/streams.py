@@ -1,55 +1,62 @@
-"""Where fresh samples come from.
+"""Sources of fresh samples.
 
-A stream has two methods: `collect(count, round)` yields at most `count` samples, fewer if there are no
-more now, and `resume(collected)` goes on after so many samples were taken in all. Anything can be one:
-the simulated stream and an iterator here, a folder that another program fills in `folder`.
+A stream has two methods: `collect(count, round)` returns at most `count` samples, and `resume(collected)`
+continues after `collected` samples in total. The simulated stream draws from a dataset, the iterator stream
+from any Python iterator, the folder stream from a folder that another program fills.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.data.arrival import Arrival
-from dufl.data.room import most_samples
-from dufl.data.samples import Samples, concatenate
+from dufl.data.datasets.untrusted_files import UnknownArraysError, read_arrays, refusing
+from dufl.data.samples import IndexedSamples, Indices, Samples, concatenate, max_samples
 from dufl.errors import InputError
 from dufl.inputs import Inputs, NonNegative, Positive, Seed, Whole
 
-BEFORE = -1  # the round in which a client collects what it holds at the start
+BEFORE = -1  # the round in which a client collects its initial samples
+SHARD_LIMIT = 1 << 30  # bytes of the arrays of one shard
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
+_ARRAYS = ("x", "y")
+
+Yields = TypeVar("Yields", Samples, IndexedSamples, covariant=True)
 
 
-class Stream(Protocol):
-    """What yields fresh samples."""
+class Stream(Protocol[Yields]):
+    """A source of fresh samples."""
 
-    def collect(self, count: int, round: int) -> Samples:
-        """At most `count` samples, collected in a round."""
+    def collect(self, count: int, round: int) -> Yields:
+        """At most `count` samples, collected in a round; fewer if no more are available yet."""
         ...
 
     def resume(self, collected: int) -> None:
-        """Go on as if `collected` samples had been taken already."""
+        """Continue as if `collected` samples had been collected already."""
         ...
 
 
 class SimulatedStream(Inputs):
-    """Samples of a dataset as they become known over time.
+    """Samples of a dataset as they become available over time.
 
     What is collected depends on (seed, client, round) alone, so there is nothing to resume. Within a round no
-    sample comes twice unless more are asked for than there are.
+    sample is repeated unless more are requested than there are.
 
     Attributes:
         pool: the training samples of the dataset.
         client: whose stream it is.
         seed: of the simulation.
-        arrival: which classes there are when; all of them if left out.
-        skew: the concentration of the Dirichlet distribution from which each client's share of every
-            class is drawn; small is very uneven, none (the default) is even.
-        drift: the standard deviation, at the end, of a pattern of the client's own that comes to lie over
-            its fresh samples as rounds go by; 0 is none.
-        num_rounds: over which the drift builds up.
+        arrival: which classes are available in a round; all of them if None.
+        dirichlet_alpha: the concentration of the Dirichlet distribution from which each client's class
+            proportions are drawn; small values are very uneven, None is even.
+        drift: the standard deviation, after all rounds, of a pattern of the client's own that is added to its
+            fresh samples and grows over the rounds; 0 is none.
+        num_rounds: over which the drift grows.
     """
 
     pool: Samples
@@ -61,47 +68,47 @@ class SimulatedStream(Inputs):
     num_rounds: Whole = 100
 
     def collect(self, count: int, round: int) -> Samples:
-        """Draw `count` samples of the classes there are in this round."""
-        if count > most_samples():
-            rule = f"at most {most_samples():,}, as many as fit into this machine's memory"
-            raise InputError.of("the samples to collect", rule, f"{count:,}")
-        generator = np.random.default_rng([self.seed, self.client, round + 1, 1])
-        chosen = self._draw(generator, count, self._classes(round))
-        fresh = self.pool.take(chosen)
+        """Draw `count` samples of the classes that are available in this round."""
+        fresh = self.pool.take(self.indices(count, round))
         if not self.drift:
             return fresh
         moved = fresh.to_float() + self._pattern * (self.drift * max(round, 0) / self.num_rounds)
         return Samples(moved.astype(np.float32), fresh.labels)
 
+    def indices(self, count: int, round: int) -> Indices:
+        """The indices in the pool of the samples that `collect` returns."""
+        if count > max_samples():
+            rule = f"at most {max_samples():,}, as many as fit into this machine's memory"
+            raise InputError.of("count", rule, f"{count:,}")
+        generator = np.random.default_rng([self.seed, self.client, round + 1, 1])
+        if self.dirichlet_alpha is None:
+            number = self.arrival.num_classes if self.arrival else None
+            return _draw(
+                generator, _indices_of(self.pool, number, tuple(self._classes(round).tolist())), count
+            )
+        classes = self._classes(round)
+        present = [self._by_class[c] for c in classes if c < len(self._by_class)]
+        share = np.maximum(self._shares[classes], 1e-12)
+        numbers = generator.multinomial(count, share / share.sum())
+        parts = [_draw(generator, indices, n) for indices, n in zip(present, numbers, strict=True)]
+        return np.asarray(generator.permutation(np.concatenate(parts)))
+
     def resume(self, collected: int) -> None:
-        """Nothing to do: a round's samples depend on nothing before it."""
+        """Nothing to do: the samples of a round do not depend on earlier rounds."""
 
     def _classes(self, round: int) -> npt.NDArray[np.int64]:
         if self.arrival is None:
-            return np.arange(len(self._places))
+            return np.arange(len(self._by_class))
         return self.arrival.classes(round, self.seed, self.client)
 
-    def _draw(
-        self, generator: np.random.Generator, count: int, classes: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.intp]:
-        if self.dirichlet_alpha is None:
-            number = self.arrival.num_classes if self.arrival else None
-            return _take(generator, _places_of(self.pool, number, tuple(classes.tolist())), count)
-        present = [self._places[c] for c in classes if c < len(self._places)]
-        share = np.maximum(self._shares[classes], 1e-12)
-        numbers = generator.multinomial(count, share / share.sum())
-        parts = [_take(generator, places, n) for places, n in zip(present, numbers, strict=True)]
-        return np.asarray(generator.permutation(np.concatenate(parts)))
-
     @property
-    def _places(self) -> list[npt.NDArray[np.intp]]:
-        """Where the samples of each class are in the pool."""
-        return _places(self.pool, self.arrival.num_classes if self.arrival else None)
+    def _by_class(self) -> list[Indices]:
+        return _indices_by_class(self.pool, self.arrival.num_classes if self.arrival else None)
 
     @cached_property
     def _shares(self) -> npt.NDArray[np.float64]:
         generator = np.random.default_rng([self.seed, self.client, 0, 4])
-        return generator.dirichlet(np.full(len(self._places), self.dirichlet_alpha or 1.0))
+        return generator.dirichlet(np.full(len(self._by_class), self.dirichlet_alpha or 1.0))
 
     @cached_property
     def _pattern(self) -> npt.NDArray[np.float32]:
@@ -109,47 +116,9 @@ class SimulatedStream(Inputs):
         return generator.standard_normal(self.pool.shape, dtype=np.float32)
 
 
-class IteratorStream:
-    """Any iterator of samples: single (features, label) pairs, or `Samples`, many at a time.
-
-    It may be asked for one sample at a time, so a slow one is used as far as it has come.
-    """
-
-    portion = 1
-
-    def __init__(self, source: Iterable[Any]) -> None:
-        self._source = _singly(iter(source))
-        self._shape: tuple[int, ...] = (0,)
-
-    def collect(self, count: int, round: int) -> Samples:
-        """The next `count` samples, fewer if the iterator ends."""
-        taken = [sample for _, sample in zip(range(count), self._source, strict=False)]
-        if taken:
-            self._shape = taken[0].shape
-            return concatenate(taken)
-        return Samples(np.zeros((0, *self._shape), np.float32), np.zeros(0, np.int64))
-
-    def resume(self, collected: int) -> None:
-        """Pass over what was taken already: the iterator must begin where it began before."""
-        for skipped in range(collected):
-            if next(self._source, None) is None:
-                raise InputError.of(
-                    "the iterator", f"able to pass over {collected} samples to resume", f"{skipped}"
-                )
-
-
-def _singly(source: Iterator[Any]) -> Iterator[Samples]:
-    for item in source:
-        if isinstance(item, Samples):
-            yield from (item.take(slice(i, i + 1)) for i in range(len(item)))
-        else:
-            features, label = item
-            yield Samples(np.asarray(features)[None], [label])
-
-
 @lru_cache(maxsize=4)
-def _places(pool: Samples, num_classes: int | None) -> list[npt.NDArray[np.intp]]:
-    """Where the samples of each class are; worked out once for all clients of a pool."""
+def _indices_by_class(pool: Samples, num_classes: int | None) -> list[Indices]:
+    """The indices of the samples of each class; computed once for all clients of a pool."""
     number = int(pool.labels.max()) + 1 if num_classes is None else num_classes
     order = np.argsort(pool.labels, kind="stable")
     edges = np.searchsorted(pool.labels[order], np.arange(number + 1))
@@ -157,23 +126,23 @@ def _places(pool: Samples, num_classes: int | None) -> list[npt.NDArray[np.intp]
 
 
 @lru_cache(maxsize=32)
-def _places_of(pool: Samples, num_classes: int | None, classes: tuple[int, ...]) -> npt.NDArray[np.intp]:
-    """Where the samples of some classes are."""
-    places = _places(pool, num_classes)
-    return np.concatenate([places[c] for c in classes if c < len(places)])
+def _indices_of(pool: Samples, num_classes: int | None, classes: tuple[int, ...]) -> Indices:
+    """The indices of the samples of some classes."""
+    by_class = _indices_by_class(pool, num_classes)
+    return np.concatenate([by_class[c] for c in classes if c < len(by_class)])
 
 
-def _take(generator: np.random.Generator, places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
-    """`count` places drawn at random; each as often as any other, give or take one."""
-    if not places.size:
-        return places[:0]
-    whole, rest = divmod(count, places.size)
-    drawn = places[_distinct(generator, places.size, rest)]
-    return np.concatenate([*(generator.permutation(places) for _ in range(whole)), drawn])
+def _draw(generator: np.random.Generator, indices: Indices, count: int) -> Indices:
+    """`count` of the indices at random; each as often as any other, or once more."""
+    if not indices.size:
+        return indices[:0]
+    repeats, rest = divmod(count, indices.size)
+    drawn = indices[_distinct(generator, indices.size, rest)]
+    return np.concatenate([*(generator.permutation(indices) for _ in range(repeats)), drawn])
 
 
-def _distinct(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:
-    """`count` of the numbers below `size`, in random order; of a large size without touching all of it."""
+def _distinct(generator: np.random.Generator, size: int, count: int) -> Indices:
+    """`count` different integers below `size` in random order; for a large `size`, in O(count)."""
     if 4 * count > size:
         return generator.permutation(size)[:count]
     drawn = np.empty(0, np.int64)
@@ -182,3 +151,122 @@ def _distinct(generator: np.random.Generator, size: int, count: int) -> npt.NDAr
         first = np.unique(drawn, return_index=True)[1]
         if len(first) >= count:
             return drawn[np.sort(first)[:count]]
+
+
+class IteratorStream:
+    """Any iterator of single (features, label) pairs or of `Samples`.
+
+    A `Collector` requests one sample at a time (`portion`), so that the samples of a slow iterator are used
+    as they come.
+    """
+
+    portion = 1
+
+    def __init__(self, source: Iterable[Any]) -> None:
+        self._source = _one_by_one(iter(source))
+        self._shape: tuple[int, ...] = (0,)
+
+    def collect(self, count: int, round: int) -> Samples:
+        """The next `count` samples; fewer if the iterator ends."""
+        taken = [sample for _, sample in zip(range(count), self._source, strict=False)]
+        if taken:
+            self._shape = taken[0].shape
+            return concatenate(taken)
+        return Samples(np.zeros((0, *self._shape), np.float32), np.zeros(0, np.int64))
+
+    def resume(self, collected: int) -> None:
+        """Skip the samples collected before; the iterator must start where it started then."""
+        for skipped in range(collected):
+            if next(self._source, None) is None:
+                rule = f"an iterator of at least the {collected} samples collected before"
+                raise InputError.of("source", rule, f"{skipped}")
+
+
+def _one_by_one(source: Iterator[Any]) -> Iterator[Samples]:
+    for item in source:
+        if isinstance(item, Samples):
+            yield from (item.take(slice(i, i + 1)) for i in range(len(item)))
+        else:
+            features, label = item
+            yield Samples(np.asarray(features)[None], [label])
+
+
+class FolderStream:
+    """The files in a folder that another program fills, each read once, in the order of their names.
+
+    A file is an `.npz` shard with arrays `x` and `y`, or an image in a folder that is named by its label.
+    Names must sort in the order of arrival. Files whose names begin with a dot or end in `.part` or `.tmp`
+    are ignored. A file that cannot be read is assumed to be incomplete: the stream stops before it and
+    tries again at the next call. After `patience` seconds without a change it is skipped and listed in
+    `skipped`. A shard that is complete but has other arrays, or features that are neither floats nor uint8,
+    is an error.
+    """
+
+    def __init__(self, folder: str | Path, patience: float = 10.0) -> None:
+        self.folder = Path(folder)
+        self.skipped: list[Path] = []
+        self._patience = patience
+        self._done: set[Path] = set()
+        self._rest: Samples | None = None  # read but not yet collected
+        if not self.folder.is_dir():
+            raise InputError.of("folder", "a folder that exists", self.folder)
+
+    def collect(self, count: int, round: int) -> Samples:
+        """The next `count` samples; fewer if there are no more files yet."""
+        taken: list[Samples] = []
+        missing = count
+        while missing > 0:
+            if self._rest is None or not len(self._rest):
+                self._rest = next(self._shards(), None)
+                if self._rest is None:
+                    break
+            taken.append(self._rest.take(slice(0, missing)))
+            self._rest = self._rest.take(slice(missing, None))
+            missing -= len(taken[-1])
+        return concatenate(taken) if taken else Samples(np.zeros((0, 1), np.float32), np.zeros(0, np.int64))
+
+    def resume(self, collected: int) -> None:
+        """Skip the samples collected before; their files must still be in the folder."""
+        found = len(self.collect(collected, 0))
+        if found < collected:
+            rule = f"a folder that still has the {collected} samples collected before"
+            raise InputError.of("folder", rule, found)
+
+    def _shards(self) -> Iterator[Samples]:
+        """The readable files that have not been read; ends at one that may be incomplete."""
+        for path in sorted(self.folder.rglob("*")):
+            hidden = path.name.startswith(".") or path.suffix in (".part", ".tmp")
+            known = path.suffix == ".npz" or path.suffix.lower() in IMAGES
+            if path in self._done or hidden or not known or not path.is_file():
+                continue
+            try:
+                features, labels = _read(path)
+            except InputError as error:
+                if isinstance(error, UnknownArraysError) and set(_ARRAYS) <= error.names:
+                    raise
+                if time.time() - path.stat().st_mtime < self._patience:
+                    return
+                self._done.add(path)
+                self.skipped.append(path)
+                continue
+            try:
+                shard = Samples(features, labels)
+            except InputError as error:
+                raise InputError(f"{path}: {error}", field=error.field, rule=error.rule) from None
+            self._done.add(path)
+            if len(shard):
+                yield shard
+
+
+def _read(path: Path) -> tuple[npt.NDArray[Any], npt.ArrayLike]:
+    """The features and labels of one file; any defect is an `InputError`."""
+    if path.suffix == ".npz":
+        arrays = read_arrays(path, _ARRAYS, SHARD_LIMIT)
+        return arrays["x"], arrays["y"]
+    from PIL import Image
+
+    with refusing(path), Image.open(path) as image:
+        label = int(path.parent.name)
+        pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
+    channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return channels[None].astype(np.uint8), [label]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.bounded import refusing
-from dufl.data.numpy_files import read_arrays
+from dufl.data.datasets.untrusted_files import read_arrays, refusing
 from dufl.errors import InputError
 from dufl.experiment.config import CLIENTS_FILE, Experiment
 from dufl.experiment.files import replacing, to_json, write_text

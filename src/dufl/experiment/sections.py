@@ -1,5 +1,6 @@
 """The parts of an experiment beside `Game` and `Training`: `Data`, `Leader`, and the clients of a file."""
 
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -7,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.buffer import Discard
 from dufl.data.datasets import Dataset, load_dataset, own_dataset
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
@@ -24,7 +24,7 @@ from dufl.game.population import (
     Uniform,
 )
 from dufl.inputs import Count, Inputs, NonNegative, Positive, Seed, Share
-from dufl.plugins import Spec, describe, is_description, is_import_path, make_plugin
+from dufl.plugins import Spec, check_spec, describe, is_description, is_import_path, make_plugin, resolve
 
 
 def column(value: object) -> float | list[float] | Distribution:
@@ -93,6 +93,10 @@ def _dataset(value: object) -> object:
     raise InputError.of("dataset", rule, value, text=shown(value))
 
 
+def _stream(spec: Spec | None) -> Spec | None:
+    return None if spec is None else check_spec("stream", spec, ())
+
+
 def _class_order(value: object) -> object:
     listed = isinstance(value, list) and all(type(item) is int for item in value)
     if not listed and value not in ("label", "client"):
@@ -113,7 +117,10 @@ class Data(Inputs):
         arrival_until: the fraction of the rounds by which every class has arrived.
         class_order: the order in which classes arrive: "label", "client" (each its own), or a list.
         dirichlet_alpha: the concentration of classes per client; see `SimulatedStream`. None is uniform.
-        discard: which samples a buffer discards: "uniform" or "oldest".
+        discard: which samples a buffer discards: "uniform", "oldest", or your own rule, a function of (born,
+            count, generator) that returns the positions to discard.
+        stream: your own stream, a class or function of (samples, client, seed): an object whose
+            `collect(count, round)` returns indices of training samples. The simulated stream by default.
 
     >>> Data("digits").load().describe()
     'digits: 1,437 train and 360 test samples of shape (1, 8, 8), 10 classes'
@@ -127,7 +134,10 @@ class Data(Inputs):
     arrival_until: Share = 0.5
     class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
     dirichlet_alpha: Positive | None = None
-    discard: Discard = "uniform"
+    discard: Annotated[Spec, AfterValidator(partial(check_spec, "discard", known=("uniform", "oldest")))] = (
+        "uniform"
+    )
+    stream: Annotated[Spec | None, AfterValidator(_stream)] = None
 
     def __init__(self, dataset: Spec = "digits", **values: Any) -> None:
         super().__init__(dataset=dataset, **values)
@@ -164,4 +174,8 @@ class Data(Inputs):
             noise_scale=self.noise_scale,
             growth=self.noise_growth,
         )
-        return Simulation(dataset.train, arrival, ageing, seed, self.dirichlet_alpha, self.discard)
+        discard = self.discard
+        if discard not in ("uniform", "oldest"):
+            discard = resolve("discard", discard)
+        stream = None if self.stream is None else resolve("stream", self.stream)
+        return Simulation(dataset.train, arrival, ageing, seed, self.dirichlet_alpha, discard, stream)

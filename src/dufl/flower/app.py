@@ -16,7 +16,7 @@ from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
 from dufl.data.datasets import Dataset
-from dufl.data.simulation import Simulation, indices_of
+from dufl.data.simulation import Simulation
 from dufl.errors import InputError
 from dufl.experiment.config import Config, load
 from dufl.flower import messages
@@ -84,9 +84,9 @@ def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod
     def train(message: Message, context: Context) -> Message:
         held, engine = update.snapshot, world(where(context)[0]).engine
         arrays = messages.from_arrays(message.content["arrays"])
-        places, labels = indices_of(held.samples), held.samples.labels
+        indices, labels = held.samples.indices, held.samples.labels
         round, penalty = messages.round_of(message.content), penalty_of(message.content)
-        task = Task(number(context), round, places, labels, held.ages, held.ids, penalty)
+        task = Task(number(context), round, indices, labels, held.ages, held.ids, penalty)
         tasks = [task] if len(labels) else []
         made = {name: arrays[name] for name in ("weights", "model_buffers")}
         for trained in engine.train(arrays["weights"], arrays["model_buffers"], tasks):

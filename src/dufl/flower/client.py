@@ -41,7 +41,7 @@ from dufl.flower.messages import (
 
 Next = Callable[[Message, Context], Message]
 
-_HELD: ContextVar[Snapshot] = ContextVar("held")  # of the message that this thread is answering
+_HELD: ContextVar[Snapshot[Any]] = ContextVar("held")  # of the message that this thread is answering
 
 
 class DataUpdateMod:
@@ -67,7 +67,7 @@ class DataUpdateMod:
         return (_named, (module, names[0])) if names else super().__reduce_ex__(protocol)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[Any]:
         """What the client holds in the round that it is training in."""
         held = _HELD.get(None)
         if held is None:
@@ -141,7 +141,7 @@ def _commit(holding: ClientStore, records: RecordDict) -> RecordDict:
     return Commitment(holding.person.client, hashes).to_records()
 
 
-def _claim(holding: ClientStore, round: int, held: Snapshot) -> Claim:
+def _claim(holding: ClientStore, round: int, held: Snapshot[Any]) -> Claim:
     committed, nonce = holding.opening(round)
     number = len(held.ages)
     age = float(held.ages.mean()) if number else 1.0

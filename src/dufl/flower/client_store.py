@@ -19,7 +19,8 @@ from flwr.app import Context
 from dufl.data.buffer import Discard, Snapshot
 from dufl.data.durable import DurableBuffer
 from dufl.data.integer_plan import IntegerPlan, integer_plan
-from dufl.data.samples import Samples
+from dufl.data.samples import samples_of
+from dufl.data.simulation import initial_ages
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
 from dufl.flower.masking import new_key, public_key
@@ -49,7 +50,7 @@ class ClientProfile:
 
     client: int
     file: Path
-    stream: Stream
+    stream: Stream[Any]
     initial_volume: int
     collection_cost: float
     training_cost: float
@@ -62,7 +63,7 @@ class ClientProfile:
     def from_context(
         cls,
         context: Context,
-        stream: Callable[[int], Stream],
+        stream: Callable[[int], Stream[Any]],
         initial_volume: int,
         collection_cost: float = 5e-4,
         training_cost: float = 2.5e-5,
@@ -91,7 +92,7 @@ class ClientStore:
         if not person.file.exists():
             private_directory(person.file.parent)
             _create(person)
-        self._buffer = DurableBuffer.open(person.file)
+        self._buffer: DurableBuffer[Any] = DurableBuffer.open(person.file, person.discard)
         if self._buffer.recall("key") is None:
             self._buffer.remember(key=new_key().hex())
 
@@ -155,7 +156,7 @@ class ClientStore:
         plan, first, _ = self._plan()
         return int(plan.size[round - first]), self._nonce(round)
 
-    def enter(self, round: int) -> Snapshot:
+    def enter(self, round: int) -> Snapshot[Any]:
         """What the client holds in a round; the buffer comes from the round before if it is still there.
 
         Rounds that were missed are gone through with nothing collected in them but the last.
@@ -182,19 +183,19 @@ class ClientStore:
             return 0
         return plan.step(round - first, len(self._buffer))[1]
 
-    def put_aside(self, round: int, fresh: Samples) -> None:
+    def put_aside(self, round: int, fresh: Any) -> None:
         """Keep what was collected in a round until the next one begins."""
         with replacing_private(self._waiting(round)) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, features=fresh.features, labels=fresh.labels)
+            np.savez(stream, content=fresh.content, labels=fresh.labels)
 
-    def _collected(self, round: int, asked: int) -> Samples:
+    def _collected(self, round: int, asked: int) -> Any:
         path = self._waiting(round)
         if path.exists():
             with np.load(path) as kept:
-                return Samples(kept["features"], kept["labels"]).take(slice(0, asked))
+                return samples_of(kept["content"], kept["labels"]).take(slice(0, asked))
         return self.person.stream.collect(asked, round) if asked else self._nothing()
 
-    def _nothing(self) -> Samples:
+    def _nothing(self) -> Any:
         return self._buffer.snapshot().samples.take(slice(0, 0))
 
     def _forget_collected(self) -> None:
@@ -226,12 +227,10 @@ class ClientStore:
 
 def _create(person: ClientProfile) -> None:
     first = person.stream.collect(person.initial_volume, BEFORE)
-    whole = math.floor(person.initial_staleness)
-    older = np.arange(len(first)) < round((person.initial_staleness - whole) * len(first))
     DurableBuffer.create(
         person.file,
         first,
-        np.full(len(first), whole) + older,
+        initial_ages(len(first), person.initial_staleness),
         capacity=person.capacity,
         discard=person.discard,
         seed=person.seed,

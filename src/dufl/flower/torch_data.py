@@ -12,7 +12,7 @@ from dufl.data.samples import Samples
 from dufl.data.streams import SimulatedStream, Stream
 
 
-def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream]:
+def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream[Samples]]:
     """A stream for every client that draws from a dataset of (features, label) pairs, held in memory."""
     if isinstance(dataset, TensorDataset):  # all at once
         features, labels = (tensor.numpy() for tensor in dataset.tensors)
@@ -24,7 +24,7 @@ def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream]:
     return lambda client: SimulatedStream(pool=pool, client=client, seed=seed)
 
 
-def loader(held: Snapshot, batch_size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+def loader(held: Snapshot[Samples], batch_size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
     """What a client holds, in shuffled batches."""
     features, labels = torch.from_numpy(held.samples.to_float()), torch.from_numpy(held.samples.labels)
     return DataLoader(TensorDataset(features, labels), batch_size=batch_size, shuffle=True)

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.buffer import Snapshot
-from dufl.data.samples import Samples
-from dufl.data.simulation import Simulation, indices_of
+from dufl.data.samples import IndexedSamples
+from dufl.data.simulation import Simulation
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
 from dufl.learning.arrivals import Arrivals
@@ -92,7 +92,7 @@ class Federation:
         self._state = self._algorithm.init(self.weights, game.clients.size, settings)
         self._streams = [simulation.stream(k) for k in range(game.clients.size)]
         sizes = [policy.size(k) for k in range(game.clients.size)]
-        self._check_room(sizes, 0)
+        self._check_memory(sizes, 0)
         self._held = [
             simulation.buffer(k, size, float(game.clients.initial_staleness[k]))
             for k, size in enumerate(sizes)
@@ -133,12 +133,12 @@ class Federation:
             **facts,
         )
 
-    def _task(self, client: int, held: Snapshot) -> Task:
+    def _task(self, client: int, held: Snapshot[IndexedSamples]) -> Task:
         penalty = self._algorithm.penalty(self._state, client)
-        places, labels = indices_of(held.samples), held.samples.labels
-        return Task(client, self.round, places, labels, held.ages, held.ids, penalty)
+        samples = held.samples
+        return Task(client, self.round, samples.indices, samples.labels, held.ages, held.ids, penalty)
 
-    def _account(self, held: list[Snapshot], paid: bool) -> dict[str, Any]:
+    def _account(self, held: list[Snapshot[IndexedSamples]], paid: bool) -> dict[str, Any]:
         """What the round says of data and money."""
         t, policy = self.round, self._policy
         volumes = [len(part.ages) for part in held]
@@ -164,21 +164,21 @@ class Federation:
             "volumes": volumes,
         }
 
-    def _collect(self) -> list[tuple[int, Samples]]:
+    def _collect(self) -> list[tuple[int, IndexedSamples]]:
         """How many samples every client conserves, and what it collects; nothing after the last round."""
         if self.round + 1 == self._game.num_rounds:
             return []
         steps = [self._policy.step(k, self.round, len(buffer)) for k, buffer in enumerate(self._held)]
-        self._check_room([keep + asked for keep, asked in steps], self.round + 1)
+        self._check_memory([keep + asked for keep, asked in steps], self.round + 1)
         found = []
         for stream, (keep, asked) in zip(self._streams, steps, strict=True):
-            found.append((keep, stream.collect(asked, self.round) if asked else self._nothing))
+            found.append((keep, stream.collect(asked, self.round) if asked else IndexedSamples([], [])))
         return found
 
-    def _check_room(self, sizes: list[int], round: int) -> None:
-        self._simulation.check_room(sizes, f"in round {round} by the policy")
+    def _check_memory(self, sizes: list[int], round: int) -> None:
+        self._simulation.check_memory(sizes, f"in round {round} by the policy")
 
-    def _update_data(self, collected: list[tuple[int, Samples]]) -> None:
+    def _update_data(self, collected: list[tuple[int, IndexedSamples]]) -> None:
         """Every buffer conserves, discards, merges and ages."""
         for buffer, (keep, fresh) in zip(self._held, collected, strict=bool(collected)):
             buffer.advance(keep, fresh)
@@ -186,10 +186,6 @@ class Federation:
     def named(self) -> Named:
         """The model, by the names of its parameters."""
         return self._engine.named(self.weights, self.model_buffers)
-
-    @property
-    def _nothing(self) -> Samples:
-        return self._simulation.references.take(slice(0, 0))
 
     def state(self) -> Arrays:
         """Everything that the next rounds depend on."""
@@ -201,7 +197,7 @@ class Federation:
             "history": self._history,
             "sizes": np.array([len(part.ages) for part in held]),
             "next_ids": np.array([buffer.next_id for buffer in self._held]),
-            "places": np.concatenate([indices_of(part.samples) for part in held]),
+            "indices": np.concatenate([part.samples.indices for part in held]),
             "ages": np.concatenate([part.ages for part in held]),
             "ids": np.concatenate([part.ids for part in held]),
             **{f"algorithm {name}": vector for name, vector in self._state.items()},
@@ -228,10 +224,10 @@ class Federation:
             if name.startswith("algorithm ")
         }
         edges = np.cumsum(state["sizes"])[:-1]
-        places, ages, ids = (np.split(state[name], edges) for name in ("places", "ages", "ids"))
-        references, advanced = self._simulation.references, min(self.round, self._game.num_rounds - 1)
+        indices, ages, ids = (np.split(state[name], edges) for name in ("indices", "ages", "ids"))
+        labels, advanced = self._simulation.pool.labels, min(self.round, self._game.num_rounds - 1)
         for k, next_id in enumerate(state["next_ids"]):
-            held = Snapshot(references.take(places[k]), ages[k], ids[k])
+            held = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
             self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
 
 

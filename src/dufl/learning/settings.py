@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
@@ -82,7 +82,7 @@ class Training(Inputs):
     feddyn_alpha: Positive = 0.1
     model: Annotated[Spec, _plugin("model", MODELS)] = "logistic"
     loss: Annotated[Spec, _plugin("loss", LOSSES)] = "cross_entropy"
-    metrics: Annotated[Any, BeforeValidator(_metrics)] = {}  # a mapping once validated
+    metrics: Annotated[Any, BeforeValidator(_metrics)] = Field(default_factory=dict)  # a mapping
     local_epochs: Count = 20
     batch_size: Count = 64
     learning_rate: Positive = 0.01

@@ -20,7 +20,7 @@ class Task:
     Attributes:
         client: who.
         round: when.
-        places: of its samples in the pool.
+        indices: of its samples in the pool.
         labels: of its samples.
         ages: of its samples, in rounds.
         ids: the numbers that tell its samples apart.
@@ -29,7 +29,7 @@ class Task:
 
     client: int
     round: int
-    places: Whole
+    indices: Whole
     labels: Whole
     ages: Whole
     ids: Whole
@@ -38,8 +38,8 @@ class Task:
     def features(
         self, pool: Features, ageing: Ageing, seed: int, out: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
-        """The samples as they look in this round, in `out` if there is one."""
-        return ageing.add_noise(pool, self.places, self.ages, seed, self.client, self.ids, out)
+        """The aged features of the samples in this round, in `out` if there is one."""
+        return ageing.add_noise(pool, self.indices, self.ages, seed, self.client, self.ids, out)
 
     def shuffles(self, settings: Training) -> Whole:
         """The order of the samples in every epoch, one a row; a function of (seed, client, round)."""

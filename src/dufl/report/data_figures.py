@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dufl.data.ageing import Ageing
-from dufl.data.catalogue import CATALOGUE
 from dufl.data.datasets import Dataset
+from dufl.data.datasets.catalogue import CATALOGUE
 from dufl.data.samples import Samples
 from dufl.errors import InputError
 from dufl.experiment.files import replacing

@@ -5,7 +5,7 @@ from typing import Any
 
 from PIL import Image
 
-from dufl.data.catalogue import CATALOGUE
+from dufl.data.datasets.catalogue import CATALOGUE
 from dufl.experiment.files import write_text
 from dufl.reproduce.table1 import ALGORITHMS, POLICIES, SIGMAS, TableCell, cell_of, read_rows
 

@@ -4,13 +4,11 @@ import gzip
 import hashlib
 import io
 import lzma
-import os
-import pickle
 import struct
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,9 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 from dufl import InputError
-from dufl.data.bounded import verify
-from dufl.data.formats import (
-    read_cifar_binary,
-    read_cifar_python,
-    read_idx,
-    read_svhn_mat,
-    read_svhn_npz,
-)
-from dufl.data.numpy_files import read_arrays
-from dufl.data.own import ARRAYS
+from dufl.data.datasets.dataset import ARRAYS
+from dufl.data.datasets.image_files import read_cifar, read_idx, read_svhn_mat, read_svhn_npz
+from dufl.data.datasets.untrusted_files import read_arrays, verify
 
 COUNT = 4
 PLENTY = 48 << 20  # bytes: far above what these small files need, far below what they may claim
@@ -53,21 +44,6 @@ def cifar(label_bytes: int) -> bytes:
     return np.column_stack([*coarse, LABELS, IMAGES.reshape(COUNT, -1)]).astype(np.uint8).tobytes()
 
 
-def python2_pickle_of(images: npt.NDArray[np.uint8], labels: Sequence[int], key: bytes = b"labels") -> bytes:
-    """What Python 2 wrote: protocol 2, byte strings, NumPy's names of then."""
-    rows, data = len(images), images.tobytes()
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-    kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    state = b"(K\x01J" + struct.pack("<i", rows) + b"M\x00\x0c\x86" + kind + b"\x89T"
-    state += struct.pack("<i", len(data)) + data + b"tb"
-    listed = b"U" + bytes([len(key)]) + key + b"](" + b"".join(b"K" + bytes([n]) for n in labels) + b"e"
-    return b"\x80\x02}(U\x04data" + array + state + listed + b"u."
-
-
-def python2_pickle(key: bytes = b"labels") -> bytes:
-    return python2_pickle_of(IMAGES, LABELS.tolist(), key)
-
-
 def mat(compressed: bool) -> bytes:
     file = io.BytesIO()
     ten = np.where(LABELS == 0, 10, LABELS).astype(np.uint8)[:, None]
@@ -85,7 +61,7 @@ SVHN = {"X": IMAGES.transpose(0, 2, 3, 1), "y": LABELS.astype(np.uint8)}
 OWN = {"x_train": GREY, "y_train": LABELS, "x_test": GREY, "y_test": LABELS}
 
 
-PICKLE, MAT, PACKED = python2_pickle(), mat(False), mat(True)
+MAT, PACKED = mat(False), mat(True)
 
 
 def md5(data: bytes) -> str:
@@ -93,7 +69,7 @@ def md5(data: bytes) -> str:
 
 
 def checked(read: Callable[..., Any], *arguments: Any) -> Reader:
-    """The reader told the checksum of whatever bytes there are: what if a bad file had a good checksum?"""
+    """The reader with the checksum of whatever bytes there are: as if a bad file had a good checksum."""
     return lambda path: read(path, *arguments, md5(path.read_bytes()))
 
 
@@ -102,10 +78,9 @@ FORMATS: dict[str, tuple[bytes, Reader]] = {
     "images-idx3-ubyte": (idx(GREY), lambda path: read_idx(path, GREY.shape)),
     "images-idx3-ubyte.gz": (gzip.compress(idx(GREY)), lambda path: read_idx(path, GREY.shape)),
     "images-idx3-ubyte.xz": (lzma.compress(idx(GREY)), lambda path: read_idx(path, GREY.shape)),
-    "batch.bin": (cifar(1), lambda path: read_cifar_binary(path, COUNT, 1)),
-    "batch.bin.xz": (lzma.compress(cifar(1)), lambda path: read_cifar_binary(path, COUNT, 1)),
-    "train.bin.gz": (gzip.compress(cifar(2)), lambda path: read_cifar_binary(path, COUNT, 2)),
-    "batch": (PICKLE, lambda path: read_cifar_python(path, COUNT, b"labels", md5(PICKLE))),
+    "batch.bin": (cifar(1), lambda path: read_cifar(path, COUNT, 1)),
+    "batch.bin.xz": (lzma.compress(cifar(1)), lambda path: read_cifar(path, COUNT, 1)),
+    "train.bin.gz": (gzip.compress(cifar(2)), lambda path: read_cifar(path, COUNT, 2)),
     "packed.mat": (PACKED, lambda path: read_svhn_mat(path, COUNT, md5(PACKED))),
     "plain.mat": (MAT, lambda path: read_svhn_mat(path, COUNT, md5(MAT))),
     "svhn.npz": (npz(SVHN), lambda path: read_svhn_npz(path, COUNT)),
@@ -121,7 +96,7 @@ def write(folder: Path, name: str, data: bytes) -> Path:
 
 
 def cheaply(read: Reader, path: Path) -> Any:
-    """What a reader gives; it may not allocate much more than the file could fill."""
+    """What a reader returns; it may not allocate much more than the file could fill."""
     tracemalloc.start()
     try:
         return read(path)
@@ -191,8 +166,8 @@ def test_no_damage_crashes_hangs_or_costs_memory(
 def test_an_idx_header_that_lies(tmp_path: Path, shape: tuple[int, ...], kind: str) -> None:
     plain = bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + GREY.tobytes()
     data = {"": plain, ".gz": gzip.compress(plain), ".xz": lzma.compress(plain)}[kind]
-    said = assert_refused(lambda path: read_idx(path, GREY.shape), write(tmp_path, f"images{kind}", data))
-    assert "in its header" in said
+    message = assert_refused(lambda path: read_idx(path, GREY.shape), write(tmp_path, f"images{kind}", data))
+    assert "in its header" in message
 
 
 def test_a_wrong_magic(tmp_path: Path) -> None:
@@ -210,7 +185,7 @@ def test_a_decompression_bomb_is_not_set_off(tmp_path: Path, kind: str) -> None:
     bomb = gzip.compress(zeros, 1) if kind == ".gz" else lzma.compress(zeros, preset=0)
     del zeros
     path = write(tmp_path, f"bomb{kind}", bomb)
-    assert "more" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1), path)
+    assert "more" in assert_refused(lambda path: read_cifar(path, COUNT, 1), path)
     with pytest.raises(InputError, match="more"):
         verify(path, "md5:0", size=COUNT * 3073)
     inside = write(tmp_path, "bomb.npz.xz", lzma.compress(bytes(200 << 20), preset=0))
@@ -224,7 +199,7 @@ def test_an_xz_file_that_asks_for_gigabytes_of_memory(tmp_path: Path) -> None:
     data[16] = 40
     data[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(data[12 : 12 + size - 4]))
     path = write(tmp_path, "greedy.bin.xz", bytes(data))
-    assert "limit" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1), path).lower()
+    assert "limit" in assert_refused(lambda path: read_cifar(path, COUNT, 1), path).lower()
 
 
 def test_bytes_after_the_end(tmp_path: Path) -> None:
@@ -237,74 +212,14 @@ def test_a_checksum_is_of_what_is_inside(tmp_path: Path) -> None:
     wanted = f"sha1:{hashlib.sha1(cifar(1)).hexdigest()}"
     for name, data in (("b.bin", cifar(1)), ("b.bin.gz", gzip.compress(cifar(1)))):
         path = write(tmp_path, name, data)
-        read_cifar_binary(path, COUNT, 1, wanted)
+        read_cifar(path, COUNT, 1, wanted)
         verify(path, wanted)
     changed = bytearray(cifar(1))
     changed[-1] ^= 1
     path = write(tmp_path, "b.bin.xz", lzma.compress(changed))
-    assert "it is corrupt" in assert_refused(lambda path: read_cifar_binary(path, COUNT, 1, wanted), path)
+    assert "it is corrupt" in assert_refused(lambda path: read_cifar(path, COUNT, 1, wanted), path)
     with pytest.raises(InputError, match="it is corrupt"):
         verify(path, wanted)
-
-
-class Evil:
-    """Unpickled by anything careless, it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
-
-
-def test_a_pickle_is_not_run(tmp_path: Path) -> None:
-    """Neither one without its checksum, nor one that has it but holds more than plain arrays."""
-    trap = tmp_path / "trap"
-    data = pickle.dumps({b"data": IMAGES.reshape(COUNT, -1), b"labels": Evil(trap)}, protocol=2)
-    path = write(tmp_path, "batch", data)
-    assert "no part of a plain array" in assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
-    assert "corrupt" in assert_refused(lambda path: read_cifar_python(path, COUNT, b"labels", "md5:00"), path)
-    assert not trap.exists()
-    pickle.loads(data)
-    assert trap.exists()  # the trap works
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        [1, 2],
-        {b"labels": [1]},
-        {b"data": b"no array", b"labels": [1]},
-        {b"data": IMAGES.reshape(COUNT, -1)},
-        {b"data": IMAGES.reshape(COUNT, -1).astype(float), b"labels": LABELS.tolist()},
-        {b"data": IMAGES.reshape(COUNT, -1)[:2], b"labels": LABELS.tolist()},
-        {b"data": IMAGES.reshape(COUNT, -1), b"labels": LABELS.tolist()[:2]},
-        {b"data": IMAGES.reshape(COUNT, -1), b"labels": ["a", "b", "c", "d"]},
-        {b"data": np.array([None]), b"labels": LABELS.tolist()},
-    ],
-)
-def test_a_pickle_of_something_else(tmp_path: Path, held: Any) -> None:
-    path = write(tmp_path, "batch", pickle.dumps(held, protocol=2))
-    assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
-
-
-def test_a_pickle_of_cifar100(tmp_path: Path) -> None:
-    path = write(tmp_path, "train", python2_pickle(b"fine_labels"))
-    _, labels = checked(read_cifar_python, COUNT, b"fine_labels")(path)
-    assert labels.tolist() == LABELS.tolist()
-    assert "coarse" in assert_refused(checked(read_cifar_python, COUNT, b"coarse"), path)
-
-
-def test_files_too_large_for_their_samples(tmp_path: Path) -> None:
-    path = write(tmp_path, "batch", PICKLE + bytes(100_000))
-    assert "at most" in assert_refused(checked(read_cifar_python, COUNT, b"labels"), path)
-
-
-def test_a_pickle_of_today_reads_too(tmp_path: Path) -> None:
-    held = {b"data": np.asfortranarray(IMAGES.reshape(COUNT, -1)), b"labels": LABELS.tolist()}
-    path = write(tmp_path, "batch", pickle.dumps(held, protocol=2))
-    images, _ = checked(read_cifar_python, COUNT, b"labels")(path)
-    np.testing.assert_array_equal(images, IMAGES)
 
 
 def npy(header: str, data: bytes = b"") -> bytes:
@@ -366,7 +281,7 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_a_mat_file_of_other_things(tmp_path: Path) -> None:
-    for held in ({"A": 1}, {"X": IMAGES, "y": LABELS}, {"X": 3, "y": "text"}, {"X": "text", "y": 1}):
+    for arrays in ({"A": 1}, {"X": IMAGES, "y": LABELS}, {"X": 3, "y": "text"}, {"X": "text", "y": 1}):
         file = io.BytesIO()
-        savemat(file, held)
+        savemat(file, arrays)
         assert_refused(checked(read_svhn_mat, COUNT), write(tmp_path, "train_32x32.mat", file.getvalue()))

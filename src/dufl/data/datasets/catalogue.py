@@ -1,13 +1,14 @@
-"""The known datasets: what is in them, what their files are called, and where they are published.
+"""The known datasets: their classes and sizes, the names of their files, and where they are published.
 
 Checksums are those that the datasets' authors, torchvision and Apache MXNet publish. An IDX file has two: the
-published MD5 of the download, and one of its contents, taken from a file that met the first.
+published MD5 of the download, and the SHA-1 of its contents, computed from a download with that MD5. CIFAR-10
+and CIFAR-100 are read and fetched in their binary version; the Python version, which is pickled, is not read.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["idx", "cifar-binary", "cifar-python", "svhn-mat", "svhn-npz"]
+Kind = Literal["idx", "cifar-binary", "svhn-mat", "svhn-npz"]
 Split = Literal["train", "test"]
 
 
@@ -17,9 +18,9 @@ class File:
 
     Attributes:
         name: as published, without `.gz` or `.xz`.
-        split: what its samples are for.
-        count: how many samples it holds.
-        size: bytes of its contents; None where nothing needs it.
+        split: "train" or "test".
+        count: the number of samples in it.
+        size: bytes of its contents; None if unknown.
         checksum: of its contents; None if none is published.
     """
 
@@ -32,7 +33,7 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """A file as the mirrors offer it: itself one of the edition's, or a `.tar.gz` of them."""
+    """A file on the mirrors: a file of the edition, or a `.tar.gz` that contains its files."""
 
     name: str
     checksum: str
@@ -40,13 +41,21 @@ class Download:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where it is, the best first."""
+        """Its URLs, in the order in which they are tried."""
         return tuple(mirror + self.name for mirror in self.mirrors)
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One published version of a dataset: its files, and the folders they are usually in, the first ours."""
+    """One published version of a dataset.
+
+    Attributes:
+        kind: its file format.
+        folders: the usual names of its folder; `fetch` creates the first.
+        files: all of its files.
+        downloads: where to get them; empty if nobody publishes this edition.
+        label_bytes: per record of a binary file.
+    """
 
     kind: Kind
     folders: tuple[str, ...]
@@ -57,7 +66,7 @@ class Edition:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a dataset before a byte is read."""
+    """What is known about a dataset before any file is read."""
 
     name: str
     title: str
@@ -83,7 +92,6 @@ _CIFAR100 = """
 """
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
-_PADDLE = "https://dataset.bj.bcebos.com/cifar/"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers/"
 
 
@@ -93,7 +101,7 @@ def _idx(
     md5: tuple[str, str, str, str],
     sha1: tuple[str, str, str, str],
 ) -> Edition:
-    """The four IDX files of MNIST and of what imitates it: images and labels to train on, then to test on."""
+    """The four IDX files of MNIST and Fashion-MNIST: training images and labels, test images and labels."""
     names = [
         f"{which}-{what}-ubyte" for which in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
     ]
@@ -109,7 +117,7 @@ def _idx(
     return Edition("idx", folders, files, downloads)
 
 
-def _cifar10_binary() -> Edition:
+def _cifar10() -> Edition:
     sha1 = (
         "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
         "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
@@ -127,38 +135,14 @@ def _cifar10_binary() -> Edition:
     return Edition("cifar-binary", ("cifar-10-batches-bin",), (*train, test), (archive,))
 
 
-def _cifar10_python() -> Edition:
-    md5 = (
-        "c99cafc152244af753f735de768cd75f",
-        "d4bba439e000b95fd0a9bffe97cbabec",
-        "54ebc095f3ab1f0389bbae665268c751",
-        "634d18415352ddfa80567beed471001a",
-        "482c414d41f54cd18b22e5b47cb7c3cb",
-    )
-    train = [File(f"data_batch_{i}", "train", 10_000, None, f"md5:{x}") for i, x in enumerate(md5, start=1)]
-    test = File("test_batch", "test", 10_000, None, "md5:40351d587109b95175f43aff81a1287e")
-    archive = Download("cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a", (_TORONTO, _PADDLE))
-    return Edition("cifar-python", ("cifar-10-batches-py",), (*train, test), (archive,))
-
-
-def _cifar100() -> tuple[Edition, Edition]:
+def _cifar100() -> Edition:
     sha1 = "sha1:e207cd2e05b73b1393c74c7f5e7bea451d63e08e", "sha1:8fb6623e830365ff53cf14adec797474f5478006"
-    binary = (
+    files = (
         File("train.bin", "train", 50_000, 50_000 * 3_074, sha1[0]),
         File("test.bin", "test", 10_000, 10_000 * 3_074, sha1[1]),
     )
-    pickled = (
-        File("train", "train", 50_000, None, "md5:16019d7e3df5f24257cddd939b257f8d"),
-        File("test", "test", 10_000, None, "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"),
-    )
-    downloads = (
-        Download("cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", (_TORONTO,)),
-        Download("cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85", (_TORONTO, _PADDLE)),
-    )
-    return (
-        Edition("cifar-binary", ("cifar-100-binary",), binary, downloads[:1], label_bytes=2),
-        Edition("cifar-python", ("cifar-100-python",), pickled, downloads[1:], label_bytes=2),
-    )
+    archive = Download("cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", (_TORONTO,))
+    return Edition("cifar-binary", ("cifar-100-binary",), files, (archive,), label_bytes=2)
 
 
 def _svhn() -> tuple[Edition, Edition]:
@@ -222,17 +206,9 @@ CATALOGUE: dict[str, Description] = {
         Description("mnist", "MNIST", (1, 28, 28), _DIGITS, 60_000, 10_000, (_MNIST,)),
         Description("fmnist", "Fashion-MNIST", (1, 28, 28), _CLOTHES, 60_000, 10_000, (_FMNIST,)),
         Description("svhn", "SVHN, cropped digits", (3, 32, 32), _DIGITS, 73_257, 26_032, _svhn()),
+        Description("cifar10", "CIFAR-10", (3, 32, 32), _CIFAR10, 50_000, 10_000, (_cifar10(),)),
         Description(
-            "cifar10",
-            "CIFAR-10",
-            (3, 32, 32),
-            _CIFAR10,
-            50_000,
-            10_000,
-            (_cifar10_binary(), _cifar10_python()),
-        ),
-        Description(
-            "cifar100", "CIFAR-100", (3, 32, 32), tuple(_CIFAR100.split()), 50_000, 10_000, _cifar100()
+            "cifar100", "CIFAR-100", (3, 32, 32), tuple(_CIFAR100.split()), 50_000, 10_000, (_cifar100(),)
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Where dataset files are, by their names alone: nothing is read here."""
+"""Where dataset files are on this machine. Files are found by their names; none is read."""
 
 import os
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dufl.data.catalogue import Description, Edition, File
+from dufl.data.datasets.catalogue import Description, Edition, File
 
 _PACKED = ("", ".gz", ".xz")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A file that is there. `count` is what its name says: that of the original, or of `….first20000.…`."""
+    """A file that exists. `count` follows from its name: all samples, or those of `….first20000.…`."""
 
     file: File
     path: Path
@@ -21,13 +21,13 @@ class Piece:
 
     @property
     def original(self) -> bool:
-        """Whether it goes by the name of the original, and so must have its checksum if one is known."""
+        """Whether it has the name of the original file, and so must match its checksum if one is known."""
         return self.count == self.file.count
 
 
 @dataclass(frozen=True)
 class Found:
-    """The files of one edition in one folder, enough of them to have samples to train on and to test on."""
+    """The files of one edition in one folder: at least one with training and one with test samples."""
 
     description: Description
     edition: Edition
@@ -36,16 +36,16 @@ class Found:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of the dataset."""
+        """Whether the dataset is complete."""
         return len(self.pieces) == len(self.edition.files) and all(piece.original for piece in self.pieces)
 
     @property
     def checkable(self) -> bool:
-        """Whether every file has a published checksum to be compared with."""
+        """Whether every file has a published checksum."""
         return all(piece.original and piece.file.checksum for piece in self.pieces)
 
     def count(self, split: str) -> int:
-        """How many samples there are of "train" or "test"."""
+        """The number of samples in the "train" or "test" split."""
         counted = [
             piece.count
             for piece in self.pieces
@@ -55,43 +55,44 @@ class Found:
 
 
 def cache_folder() -> Path:
-    """The user's own: `$XDG_CACHE_HOME/dufl`, or `~/.cache/dufl`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "dufl"
+    """The user's cache folder for DUFL: `$XDG_CACHE_HOME/dufl` or `~/.cache/dufl` on Linux."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("dufl", appauthor=False)
 
 
 def data_folders(data_dir: Path | None = None) -> list[Path]:
-    """The folders that are searched, in this order: the given one, `$DUFL_DATA`, the user's cache."""
+    """The folders that are searched, in order: the given one, `$DUFL_DATA`, the user's cache folder."""
     named = os.environ.get("DUFL_DATA", "")
-    asked = [data_dir, Path(named).expanduser() if named else None, cache_folder()]
-    return list(dict.fromkeys(folder for folder in asked if folder is not None))
+    folders = [data_dir, Path(named).expanduser() if named else None, cache_folder()]
+    return list(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
 def find(description: Description, data_dir: Path | None = None) -> Found | None:
-    """The first folder that has the dataset; in it, a whole edition rather than a part of one."""
-    places = (find_in(description, folder) for folder in data_folders(data_dir))
-    return next((found for found in places if found), None)
+    """The dataset in the first folder that has it; None if no folder has it."""
+    results = (find_in(description, folder) for folder in data_folders(data_dir))
+    return next((found for found in results if found), None)
 
 
 def find_in(description: Description, folder: Path) -> Found | None:
-    """The same in one folder."""
+    """The dataset in one folder; a complete edition is preferred to a part of another."""
     return max(_editions(description, folder), key=lambda found: found.whole, default=None)
 
 
 def _editions(description: Description, folder: Path) -> Iterator[Found]:
     for edition in description.editions:
-        inside = [folder / name for name in edition.folders]
+        candidates = [folder / name for name in edition.folders]
         if folder.resolve().name in {Path(name).name for name in edition.folders} - {"raw"}:
-            inside.append(folder)  # the folder of the files was given, not the one above
-        for place in inside:
-            pieces = tuple(piece for file in edition.files if (piece := _piece(file, place)))
-            found = Found(description, edition, place, pieces)
+            candidates.append(folder)  # the folder of the files was given, not its parent
+        for candidate in candidates:
+            pieces = tuple(piece for file in edition.files if (piece := _piece(file, candidate)))
+            found = Found(description, edition, candidate, pieces)
             if _paired(found) and found.count("train") and found.count("test"):
                 yield found
 
 
 def _piece(file: File, folder: Path) -> Piece | None:
-    """The file under its own name, or the longest subset of it."""
+    """The original file, or the longest subset of it."""
     for packed in _PACKED:
         path = folder / (file.name + packed)
         if path.is_file():
@@ -107,7 +108,7 @@ def _piece(file: File, folder: Path) -> Piece | None:
 
 
 def _paired(found: Found) -> bool:
-    """IDX keeps images and labels apart: half a pair is nothing."""
+    """Whether images and labels, which IDX stores in separate files, are both there and match."""
     if found.edition.kind != "idx":
         return True
     counts = [[p.count for p in found.pieces if p.file.split == split] for split in ("train", "test")]
