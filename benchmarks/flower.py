@@ -1,7 +1,8 @@
-"""What data update costs a round on Flower's simulation, against the same app without it (target: 5 %).
+"""The overhead of data update per round in Flower's simulation (target: 5 %).
 
-Whole rounds differ by up to a third between equal runs, because training and Ray do, so what data update adds
-is timed where it happens: in the client around its training, and in the server around the messages.
+The duration of a round varies by up to a third between equal runs, because training and Ray vary. The
+overhead is therefore timed where it occurs: in the client around its training, and in the server around the
+messages.
 """
 
 import importlib
@@ -22,32 +23,32 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from dufl.flower import ClientProfile, DataUpdateMod, DataUpdateStrategy, stream_of
-from dufl.flower.simulate import BACKEND, QUIET
-from dufl.game.negotiation import Question
+from dufl.flower.single_machine import BACKEND, QUIET
+from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 from dufl.game.plan import equilibrium
 from dufl.game.population import Clients
 
 CLIENTS, ROUNDS, EPOCHS, TURNS = 6, 7, 20, 2
-VOLUMES = 150, 500  # samples a client: short rounds and longer ones
+VOLUMES = 150, 500  # samples per client: short rounds and longer ones
 COSTS = 5e-4, 2.5e-5
 EXAMPLE = Path(__file__).absolute().parents[1] / "examples" / "flower-pytorch" / "stock"
 
 
 def task() -> Any:
-    """The network and the digits of the example; imported where it is used, also in Ray's processes."""
+    """The network and the digits of the example, imported in Ray's processes too."""
     sys.path.insert(0, str(EXAMPLE))
     return importlib.import_module("app.task")
 
 
 def train(message: Message, loader: Any) -> Message:
-    """What both apps do."""
-    found = task()
-    model = found.Net()
+    """The train function of both apps."""
+    example = task()
+    model = example.Net()
     arrays: Any = message.content["arrays"]
     model.load_state_dict(arrays.to_torch_state_dict())
     began = time.perf_counter()
-    found.train(model, loader, EPOCHS, 0.05)
+    example.train(model, loader, EPOCHS, 0.05)
     seconds = time.perf_counter() - began
     metrics = MetricRecord({"num-examples": len(loader.dataset), "seconds": seconds})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
@@ -55,7 +56,7 @@ def train(message: Message, loader: Any) -> Message:
 
 
 def plain_client(volumes: list[int]) -> ClientApp:
-    """A client without data update that trains on as many samples in every round."""
+    """A client without data update that trains on the same number of samples in every round."""
     app = ClientApp(mods=[timed])
 
     @app.train()
@@ -74,12 +75,12 @@ def plain_client(volumes: list[int]) -> ClientApp:
 def fresh_client(volume: int, folder: str) -> ClientApp:
     """The same with data update."""
 
-    def person(context: Context) -> ClientProfile:
+    def profile(context: Context) -> ClientProfile:
         client = int(context.node_config["partition-id"])
         stream = stream_of(task().digits(train=True))(client)
         return ClientProfile(client, Path(folder) / f"client-{client}.sqlite", stream, volume, *COSTS)
 
-    update = DataUpdateMod(person)
+    update = DataUpdateMod(profile)
     app = update.register(ClientApp(mods=[timed, update]))
 
     @app.train()
@@ -90,7 +91,7 @@ def fresh_client(volume: int, folder: str) -> ClientApp:
 
 
 def timed(message: Message, context: Context, call_next: Any) -> Message:
-    """A mod that notes how long all that a client does takes."""
+    """A mod that measures the time that a client spends around its training."""
     began = time.perf_counter()
     reply: Message = call_next(message, context)
     if message.metadata.message_type.startswith("train"):
@@ -100,14 +101,14 @@ def timed(message: Message, context: Context, call_next: Any) -> Message:
 
 
 class Timed:
-    """A grid that notes how long messages are under way."""
+    """A grid that measures the time that messages take."""
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
         self.seconds = 0.0
 
     def send_and_receive(self, *given: Any, **more: Any) -> Any:
-        """As the grid does it."""
+        """Send messages through the grid, and add the time they take."""
         began = time.perf_counter()
         replies = list(self._grid.send_and_receive(*given, **more))
         self.seconds += time.perf_counter() - began
@@ -118,7 +119,7 @@ class Timed:
 
 
 def server(volume: int, found: list[tuple[float, float, float]], folder: str | None) -> ServerApp:
-    """FedAvg, with data update if there is a folder; notes what rounds take in all, in a client, and here."""
+    """FedAvg, with data update if there is a folder; measures rounds: in total, per client, in the server."""
     app = ServerApp()
 
     @app.main()
@@ -143,24 +144,24 @@ def server(volume: int, found: list[tuple[float, float, float]], folder: str | N
 
 
 def game(volume: int) -> Game:
-    """Clients that are all alike."""
+    """A game of equal clients."""
     return Game(clients=Clients(float(volume), *COSTS, count=CLIENTS), num_rounds=ROUNDS)
 
 
 @lru_cache
-def steady(volume: int) -> tuple[Question, list[int]]:
-    """An offer at which clients hold about `volume` samples, and what each of them holds in every round."""
+def steady(volume: int) -> tuple[Announcement, list[int]]:
+    """A plan in which clients hold about `volume` samples, and the volume of each client in every round."""
     low, high = 1.0, 5000.0
     for _ in range(40):
         middle = (low + high) / 2
         plan = equilibrium(game(volume), payment=middle, conservation_rate=0.5)
         low, high = (middle, high) if plan.volume.mean() < volume else (low, middle)
-    offer = Question(plan.payment, 0.5, plan.equilibrium.announced_volume)
-    return offer, np.rint(plan.volume[:, 0]).astype(int).tolist()
+    announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)
+    return announcement, np.rint(plan.volume[:, 0]).astype(int).tolist()
 
 
 def measured(volume: int, folder: str | None) -> list[tuple[float, float, float]]:
-    """What every round but the first takes: in all, in a client around its training, in the server."""
+    """The duration of every round but the first: in total, per client around its training, in the server."""
     found: list[tuple[float, float, float]] = []
     run_simulation(
         server(volume, found, folder),
@@ -172,7 +173,7 @@ def measured(volume: int, folder: str | None) -> list[tuple[float, float, float]
 
 
 def main() -> None:
-    """Measure both, in turns."""
+    """Measure both apps alternately."""
     os.environ.update(QUIET)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     in_turn = CLIENTS / min(os.cpu_count() or 1, CLIENTS)  # clients, on a core
@@ -187,11 +188,11 @@ def main() -> None:
         client, server = 1000 * (np.array(update) - without)
         added = in_turn * client + server
         print(f"Flower simulation, {CLIENTS} clients, about {volume} samples, {EPOCHS} epochs")
-        print(f"  a round without data update, and with it   {round:.3f} s, {whole:.3f} s")
-        print(f"  added to a client around its training      {client:.1f} ms")
-        print(f"  added to the server                        {server:.1f} ms")
-        print(f"  together, with {in_turn:g} clients in turn           {added:.0f} ms: ", end="")
-        print(f"{added / 10 / round:.1f} % of a round (target 5)")
+        print(f"  round without data update, with it   {round:.3f} s, {whole:.3f} s")
+        print(f"  overhead per client                  {client:.1f} ms")
+        print(f"  overhead in the server               {server:.1f} ms")
+        print(f"  total, with {in_turn:g} clients per core       {added:.0f} ms: ", end="")
+        print(f"{added / 10 / round:.1f} % of a round (target: 5 %)")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A whole deployment on one machine: certificates, node keys, SuperLink, SuperNodes, a run, ledger, report.
+"""Deploy on one machine: certificates, node keys, a SuperLink, SuperNodes, a run, its ledger and its report.
 
     python deploy.py DIR [--clients 3] [--set KEY=VALUE]...
 
-Everything goes into DIR. The exit code is not zero if the run failed, and no process is left behind. On
-machines of your own, run the same commands where they belong: this file prints each of them.
+All files are in DIR. The exit code is not zero if the run fails, and all processes are stopped at the end.
+The script prints every command; in a deployment of your own, run each of them where it belongs.
 
-Run it again on the same DIR: a run that was interrupted goes on; after one that is over, the same clients,
-with the same keys and what they hold by now, begin a new one.
+With the same DIR, the script resumes an interrupted run. If the last run is finished, it starts a new one,
+with the same clients, the same keys and the samples that the clients hold by now.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
-FEW = ("game.num_rounds=5", "clients.initial_volume=60")  # soon done, and fresh data are worth their price
-ADMISSION = 180.0  # seconds that nodes are started again, if the SuperLink does not let them in
+FEW = ("game.num_rounds=5", "clients.initial_volume=60")  # short, and fresh data is worth its price
+ADMISSION = 180.0  # seconds during which a node that the SuperLink rejects is restarted
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -59,18 +59,18 @@ class Deployment:
         for client in range(self.clients):
             write_node_key(self.folder, client)
         if not self.app.exists():
-            told = set_options([f"clients.count={self.clients}", *self._changes])
-            self.command("dufl", "flower", "new", str(self.app), *told)
+            options = set_options([f"clients.count={self.clients}", *self._changes])
+            self.command("dufl", "flower", "new", str(self.app), *options)
         self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         everyone = [pid for process in self.processes.values() for pid in family(process)]
         nodes = [process for name, process in self.processes.items() if name != "superlink"]
         for process in nodes:
-            process.terminate()  # it tells the SuperLink that it goes, and so may come again at once
+            process.terminate()  # it unregisters from the SuperLink, and can reconnect at once
         for process in nodes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
@@ -81,7 +81,7 @@ class Deployment:
         os.close(self._lock)
 
     def connect(self, trust: str) -> None:
-        """Tell `flwr` where the SuperLink is, and how it is to be trusted."""
+        """Write the address of the SuperLink, and how to verify it, to the configuration of `flwr`."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -91,7 +91,7 @@ class Deployment:
     # ----- processes
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+        """Start the SuperLink and wait until it listens."""
         self.start(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)),
@@ -102,7 +102,7 @@ class Deployment:
         self.wait_for_port("superlink", self.port)
 
     def register(self, client: int) -> None:
-        """Tell the SuperLink a node's public key, if it does not know it from a run before."""
+        """Register a node's public key with the SuperLink, unless it is registered already."""
         try:
             self.flwr("supernode", "register", str(self.folder / f"node-{client}.pub"), "here")
         except RuntimeError as error:
@@ -110,19 +110,20 @@ class Deployment:
                 raise
 
     def start_node(self, client: int, key: str | None = None, plaintext: bool = False) -> None:
-        """Start a SuperNode, with the key of another file or with none, if that is to be tried."""
+        """Start a SuperNode; `key` is the file of another private key, or empty for none."""
         secure = ["--insecure"] if plaintext else ["--root-certificates", "ca.crt"]
         name = f"node-{client}" if key is None else key
         keys = ["--auth-supernode-private-key", name] if name else []
-        told = f'partition-id={client} config="{self.app / "client.toml"}" folder="{self.folder / "clients"}"'
+        config, folder = self.app / "client.toml", self.folder / "clients"
+        node_config = f'partition-id={client} config="{config}" folder="{folder}"'
         self.start(
             f"node-{client}",
             *("flower-supernode", *secure, "--superlink", f"127.0.0.1:{self.port}", *keys),
-            *("--host", "127.0.0.1", "--port", str(self.node_ports[client]), "--node-config", told),
+            *("--host", "127.0.0.1", "--port", str(self.node_ports[client]), "--node-config", node_config),
         )
 
     def restart_node(self, client: int, seconds: float = 180) -> None:
-        """Start a node that was killed: until the SuperLink misses its heartbeats, it lets no other in."""
+        """Start a node that was killed; the SuperLink rejects it until the old heartbeats expire."""
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             self.start_node(client)
@@ -130,10 +131,10 @@ class Deployment:
                 self.processes[f"node-{client}"].wait(10)
                 continue
             return
-        raise TimeoutError(f"node {client} is not let in after {seconds:g} s")
+        raise TimeoutError(f"the SuperLink still rejects node {client} after {seconds:g} s")
 
     def start(self, name: str, *command: str) -> None:
-        """Start a program whose output goes to NAME.log, in a process group of its own."""
+        """Start a program in its own process group, with its output in NAME.log."""
         print("$", shlex.join(command), "&", flush=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -146,41 +147,41 @@ class Deployment:
             )
 
     def stop(self, name: str) -> None:
-        """Kill a program and all that it started, and wait until they are gone."""
+        """Kill a program and its descendants, and wait until they have ended."""
         process = self.processes.pop(name)
-        gone = family(process)
-        kill(gone)
+        pids = family(process)
+        kill(pids)
         process.wait(60)
-        while any(is_alive(pid) for pid in gone):
+        while any(is_alive(pid) for pid in pids):
             time.sleep(0.1)
 
     def log(self, name: str) -> str:
-        """What a program has said so far."""
+        """The output of a program so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     # ----- the run
 
     def run_folder(self) -> Path:
-        """Where the run that is not over goes: `run` in the app directory, then `run-2` and so on."""
+        """The directory of the first unfinished run: `run` in the app directory, then `run-2` and so on."""
         names = (f"run-{number}" if number > 1 else "run" for number in count(1))
         return next(self.app / name for name in names if not (self.app / name / "summary.json").exists())
 
     def run(self, *options: str) -> int:
-        """Start the run; its number."""
-        said = self.flwr("run", str(self.app), "here", "--format", "json", *options)
-        found = json.loads(said[said.index("{") :])
-        if not found["success"]:
-            raise RuntimeError(found["error-message"])
-        return int(found["run-id"])
+        """Start the run, and return its id."""
+        output = self.flwr("run", str(self.app), "here", "--format", "json", *options)
+        result = json.loads(output[output.index("{") :])
+        if not result["success"]:
+            raise RuntimeError(result["error-message"])
+        return int(result["run-id"])
 
     def status(self, run: int) -> str:
-        """How the run is: `flwr run` ends with 0 even if the run fails, so this must be asked."""
-        said = self.flwr("list", "here", "--run-id", str(run), "--format", "json", quiet=True)
-        found: Any = json.loads(said[said.index("{") :])
-        return str(found["runs"][0]["status"])
+        """The status of the run. The exit code of `flwr run` is 0 even if the run fails."""
+        output = self.flwr("list", "here", "--run-id", str(run), "--format", "json", quiet=True)
+        result: Any = json.loads(output[output.index("{") :])
+        return str(result["runs"][0]["status"])
 
     def wait(self, run: int, seconds: float = 600) -> str:
-        """Wait for the end of the run."""
+        """Wait until the run has ended, and return its status."""
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
             for name in [name for name, process in self.processes.items() if process.poll() is not None]:
@@ -192,11 +193,11 @@ class Deployment:
             time.sleep(4)
         return status
 
-    # ----- small things
+    # ----- commands
 
     @property
     def environment(self) -> dict[str, str]:
-        """For every program: where Flower keeps its things, and that it tells nobody."""
+        """The environment of all programs: Flower's home directory, and no telemetry."""
         return (
             os.environ
             | QUIET
@@ -204,11 +205,11 @@ class Deployment:
         )
 
     def flwr(self, *arguments: str, quiet: bool = False) -> str:
-        """A command of Flower's; what it prints."""
+        """Run a command of Flower, and return its output."""
         return self.command("flwr", *arguments, quiet=quiet)
 
     def command(self, *command: str, quiet: bool = False) -> str:
-        """Run a program to its end."""
+        """Run a program, and return its output."""
         if not quiet:
             print("$", shlex.join(command), flush=True)
         done = subprocess.run(
@@ -224,7 +225,7 @@ class Deployment:
         return done.stdout
 
     def wait_for_port(self, name: str, port: int, seconds: float = 120) -> None:
-        """Wait until a program listens."""
+        """Wait until a program listens on a port."""
         began = time.monotonic()
         while True:
             if not is_free(port):
@@ -235,62 +236,62 @@ class Deployment:
 
 
 def lock(folder: Path) -> int:
-    """Hold a folder until the descriptor is closed; refuse one that another deployment holds."""
+    """Lock a folder until the descriptor is closed; fail if another deployment has locked it."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RuntimeError(f"DIR must not be in use, but another deployment runs in {folder}") from None
+        raise RuntimeError(f"DIR must not be in use, but another deployment is running in {folder}") from None
     return descriptor
 
 
 def settle(folder: Path, clients: int | None, changes: Sequence[str]) -> tuple[int, list[str]]:
-    """How many clients, and which changes: those that DIR was made with, or those of a new DIR."""
+    """The number of clients and the changes of DIR; those of a new DIR are stored in it."""
     path = folder / "deployment.json"
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
-            raise RuntimeError(f"DIR must be new, empty or that of a deployment, got {folder}")
+            raise RuntimeError(f"DIR must be new, empty or the directory of a deployment, got {folder}")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = {"clients": clients or 3, "set": [*FEW, *changes]}
-        path.write_text(json.dumps(made) + "\n", encoding="utf-8")
+        settings = {"clients": clients or 3, "set": [*FEW, *changes]}
+        path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
     known = json.loads(path.read_text(encoding="utf-8"))
     if known["clients"] != (clients or known["clients"]) or (changes and known["set"] != [*FEW, *changes]):
         options = shlex.join(["--clients", str(known["clients"]), *set_options(known["set"])])
-        raise RuntimeError(f"{folder} was made with {options}: give none of them, or another DIR")
+        raise RuntimeError(f"{folder} was created with {options}: omit these options, or use another DIR")
     return known["clients"], known["set"]
 
 
 def set_options(changes: Sequence[str]) -> list[str]:
-    """Changes as options of a command."""
+    """Changes as command-line options."""
     return [part for change in changes for part in ("--set", change)]
 
 
 def family(process: "subprocess.Popen[bytes]") -> list[int]:
-    """A process and all that it started."""
+    """The ids of a process and its descendants."""
     return [process.pid, *descendants(process.pid)]
 
 
 def kill(pids: Sequence[int]) -> None:
-    """End processes at once."""
+    """Kill processes."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
+    """The ids of the descendants of a process."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             parents.setdefault(parent, []).append(int(path.parent.name))
-    found = parents.get(pid, [])
-    return [*found, *(below for child in found for below in descendants(child))]
+    children = parents.get(pid, [])
+    return [*children, *(below for child in children for below in descendants(child))]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and more than a remainder."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -298,19 +299,19 @@ def is_alive(pid: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that no outgoing connection is given in the meantime."""
-    below = random.sample(range(20_000, 32_000), 12_000)  # those given to connections begin above
-    return list(islice(filter(is_free, below), count))
+    """Free ports below the range from which the system assigns ports to outgoing connections."""
+    candidates = random.sample(range(20_000, 32_000), 12_000)
+    return list(islice(filter(is_free, candidates), count))
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port."""
+    """Whether no program listens on a port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def write_certificates(folder: Path) -> None:
-    """A certificate authority, and a certificate for the SuperLink at 127.0.0.1."""
+    """Write the certificate of an authority, and one for the SuperLink at 127.0.0.1."""
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "DUFL example authority")])
     now = datetime.now(UTC)
@@ -338,7 +339,7 @@ def write_certificates(folder: Path) -> None:
 
 
 def write_node_key(folder: Path, client: int) -> None:
-    """A node's private and public key; those that are there are kept."""
+    """Write the keys of a node, unless they exist."""
     if (folder / f"node-{client}").exists():
         return
     key = ec.generate_private_key(ec.SECP384R1())
@@ -348,43 +349,43 @@ def write_node_key(folder: Path, client: int) -> None:
 
 
 def write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
-    """A private key that nobody else may read."""
+    """Write a private key with mode 0600 from its creation."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
 def deploy(folder: Path, clients: int, changes: Sequence[str]) -> int:
-    """Deploy, run, show the ledger, write the report."""
+    """Deploy, run, print the ledger and write the report."""
     with Deployment(folder, clients, changes) as deployment:
         deployment.start_superlink()
         for client in range(clients):
             deployment.register(client)
             deployment.start_node(client)
-        done = deployment.run_folder()
-        run = deployment.run("--run-config", f"folder={json.dumps(str(done))}")
+        results = deployment.run_folder()
+        run = deployment.run("--run-config", f"folder={json.dumps(str(results))}")
         status = deployment.wait(run)
         print(f"run {run}: {status}")
         if status != "finished:completed":
             print(deployment.flwr("log", str(run), "here", "--show"), file=sys.stderr)
             return 1
-        print(deployment.command("dufl", "ledger", str(done / "ledger.sqlite")))
-        print(deployment.command("dufl", "report", str(done)))
+        print(deployment.command("dufl", "ledger", str(results / "ledger.sqlite")))
+        print(deployment.command("dufl", "report", str(results)))
     return 0
 
 
 def main() -> int:
-    """Read the options; whatever fails is said in a sentence."""
+    """Parse the options; an error is one line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--clients", type=int, help="3 if it is not given")
+    parser.add_argument("--clients", type=int, help="the number of clients (default: 3)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    told = parser.parse_args()
-    if told.clients is not None and told.clients < 1:
-        parser.error(f"--clients must be >= 1, got {told.clients}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no process is left behind
+    options = parser.parse_args()
+    if options.clients is not None and options.clients < 1:
+        parser.error(f"--clients must be >= 1, got {options.clients}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops all processes
     try:
-        return deploy(told.folder, *settle(told.folder, told.clients, told.set))
+        return deploy(options.folder, *settle(options.folder, options.clients, options.set))
     except (RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

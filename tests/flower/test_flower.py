@@ -36,7 +36,7 @@ def test_the_same_as_on_one_machine(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_negotiated_in_few_phases_and_as_good_as_known(tmp_path: Path) -> None:
-    run = Run(tmp_path, "clients.seed=3", negotiated=True)
+    run = Run(tmp_path, "clients.seed=3", negotiate=True)
     run.strategy.game = run.strategy.game.replace(
         clients=load(None, [*SMALL, "clients.seed=99"]).game.clients
     )
@@ -45,8 +45,8 @@ def test_negotiated_in_few_phases_and_as_good_as_known(tmp_path: Path) -> None:
     known = solve(run.config.game)
     assert run.strategy.deal.phases <= 12
     assert run.strategy.deal.residual <= 1e-3
-    assert run.strategy.deal.payment == pytest.approx(known.payment, rel=0.05)
-    assert run.strategy.deal.conservation_rate == pytest.approx(known.conservation_rate, abs=0.05)
+    assert run.strategy.deal.offer.payment == pytest.approx(known.payment, rel=0.05)
+    assert run.strategy.deal.offer.conservation_rate == pytest.approx(known.conservation_rate, abs=0.05)
 
 
 def numbers_in(message: Message) -> list[np.ndarray]:
@@ -67,7 +67,7 @@ def numbers_in(message: Message) -> list[np.ndarray]:
 
 
 def test_costs_and_single_volumes_stay_with_the_client(tmp_path: Path) -> None:
-    run = Run(tmp_path, negotiated=True)
+    run = Run(tmp_path, negotiate=True)
     run.start()
     people = run.config.game.clients
     private = np.concatenate([people.collection_cost, people.training_cost])
@@ -111,8 +111,8 @@ def test_an_app_directory(tmp_path: Path, dufl_command: Any) -> None:
     assert (code, err) == (0, "")
     project = tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "my-app"
-    told = project["tool"]["flwr"]["app"]["config"]
-    assert load(Path(told["config"])).game.clients.size == 3
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert load(Path(config["config"])).game.clients.size == 3
     code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"))
     assert (code, err) == (2, f"error: DIR must be new or empty, got {tmp_path / 'My App'}\n")
 
@@ -192,7 +192,7 @@ def test_a_state_that_could_not_be_read_again_is_refused_before_it_is_written(tm
     run = Run(tmp_path, "game.num_rounds=2", "clients.count=2")
     inner: Any = run.strategy.strategy
     inner.state = lambda: {"own": np.array([{"an": "object"}])}
-    with pytest.raises(InputError, match="'own' in the state of the strategy must be an array of numbers"):
+    with pytest.raises(InputError, match="an array of numbers"):
         run.start()
     assert not (tmp_path / "server" / "server.npz").exists()
 
@@ -205,15 +205,17 @@ def test_damaged_files_of_the_server(tmp_path: Path, name: str, damage: Any) -> 
     Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
     path = tmp_path / "server" / name
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=f"{name} must be"):
+    with pytest.raises(InputError) as caught:
         Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+    assert caught.value.field == str(path)
 
 
 def test_a_run_that_is_over_is_said_to_be_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
     before = (tmp_path / "server" / "server.npz").read_bytes()
     Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
-    assert f"{tmp_path / 'server'} holds a run that is over: to begin anew, give another" in caplog.text
+    assert f"the run in {tmp_path / 'server'} is finished: use another folder" in caplog.text
     assert (tmp_path / "server" / "server.npz").read_bytes() == before
-    with pytest.raises(InputError, match=r"num_rounds must be 2, as in the run that .* holds, got 3"):
+    with pytest.raises(InputError) as caught:
         Run(tmp_path, "game.num_rounds=3", "clients.count=2").start()
+    assert (caught.value.field, caught.value.value) == ("num_rounds", 3)

@@ -103,7 +103,7 @@ def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
     keys = {path.name: path.read_bytes() for path in folder.glob("node-?")}
     other = run([*command, "--clients", "3"])
     assert (other.returncode, other.stdout, other.stderr.count("\n")) == (1, "", 1)
-    assert f"error: {folder} was made with --clients 2" in other.stderr
+    assert f"error: {folder} was created with --clients 2" in other.stderr
     again = run(command)
     assert (again.returncode, again.stderr) == (0, "")
     assert_paid(folder / "app" / "run-2", 2, 2, again.stdout)
@@ -137,7 +137,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("mine")
     done = run([sys.executable, str(DEPLOY), str(tmp_path)])
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"error: DIR must be new, empty or that of a deployment, got {tmp_path}\n"
+    assert done.stderr == f"error: DIR must be new, empty or the directory of a deployment, got {tmp_path}\n"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -156,10 +156,11 @@ MEDDLING = """
 import time
 import numpy as np
 from dufl.flower import messages
-from dufl.flower.app import deployed_client, number
+from dufl.flower.app import deployed_client
+from dufl.flower.client_store import client_number
 
 def meddle(message, context, answer):
-    client, training = number(context), message.metadata.message_type.startswith("train")
+    client, training = client_number(context), message.metadata.message_type.startswith("train")
     if client == 2 and training:
         time.sleep(3600)
     reply = answer(message, context)
@@ -184,8 +185,8 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
         assert deployment.wait(run) == "finished:completed", deployment.log("superlink")
         entries = assert_whole(deployment, 2)
     reasons = {(entry.client, entry.reason) for entry in entries}
-    assert {(1, "weights that are not a number"), (2, "did not answer"), (3, "")} < reasons
-    assert [reason[:6] for client, reason in reasons if client == 0] == ["claims"] * (len(reasons) - 3)
+    assert {(1, "weights that are not a number"), (2, "no reply"), (3, "")} < reasons
+    assert [reason[:7] for client, reason in reasons if client == 0] == ["claimed"] * (len(reasons) - 3)
     assert {entry.client for entry in entries if entry.cents} == {3}
     payment = json.loads((deployment.app / "run" / "deal.json").read_text())["payment"]
     assert sum(entry.cents for entry in entries) == 2 * round(100 * payment)
@@ -234,7 +235,7 @@ def test_a_supernode_killed_and_restarted(deployment: Any) -> None:
     mine = [entry for entry in entries if entry.client == 1]
     assert mine[-1].round == 11
     assert not mine[-1].reason
-    assert {entry.reason for entry in entries} <= {"", "did not answer"}
+    assert {entry.reason for entry in entries} <= {"", "no reply"}
     volumes = [record.volumes[1] for record in read_metrics(deployment.app / "run")]
     with DurableBuffer.open(deployment.folder / "clients" / "client-1.sqlite") as buffer:
         assert buffer.round == 11

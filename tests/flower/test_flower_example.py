@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from dufl.errors import InputError
 from dufl.flower import messages
-from dufl.flower.client import DataUpdateMod
+from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.ledger import Ledger
 from flower_grid import Run, cloudpickle
 from flower_processes import EXAMPLES, flower_home, run
@@ -91,7 +91,7 @@ def test_the_app_is_sent_without_the_data_around_it(fresh: Any) -> None:
     sent = cloudpickle.dumps(module.app)
     assert len(sent) < 10_000 < module.streams(0).pool.features.nbytes
     assert cloudpickle.loads(sent)._mods[0] is module.update
-    alone = DataUpdateMod(lambda context: module.update._person(context), deadline=2.0)
+    alone = DataUpdateMod(lambda context: module.update._profile(context), deadline=2.0)
     copied = cloudpickle.loads(cloudpickle.dumps(alone))  # no module has a name for it
     assert (type(copied), copied._deadline) == (DataUpdateMod, 2.0)
 
@@ -102,11 +102,11 @@ def test_clients_in_threads_of_one_process_hold_their_own(tmp_path: Path) -> Non
     ready.start()
     app = importlib.import_module("dufl.flower.app")
     together, seen = threading.Barrier(3, timeout=60), {}
-    update = DataUpdateMod(app.client_app(lambda _: (ready.path, tmp_path / "clients"))._mods[0]._person)
+    update = DataUpdateMod(app.client_app(lambda _: (ready.path, tmp_path / "clients"))._mods[0]._profile)
 
     def train(message: Message, context: Context) -> Message:
         together.wait()
-        seen[app.number(context)] = len(update.snapshot.ages)
+        seen[app.client_number(context)] = len(update.snapshot.ages)
         together.wait()
         return Message(RecordDict(), reply_to=message)
 
@@ -127,5 +127,5 @@ def test_clients_in_threads_of_one_process_hold_their_own(tmp_path: Path) -> Non
         thread.join()
     assert seen == {claim.client: claim.volume for claim in ready.rounds[1].claims}
     assert len(set(np.array(list(seen.values())))) > 1
-    with pytest.raises(InputError, match="snapshot must be asked for while training"):
+    with pytest.raises(InputError, match="only available while training"):
         _ = update.snapshot

@@ -37,13 +37,13 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
             reply.content["arrays"] = messages.to_arrays(arrays)
         return reply
 
-    run = Run(tmp_path, meddle=meddle, patience=9)
+    run = Run(tmp_path, meddle=meddle, max_missed_rounds=9)
     run.start()
     paid = run.rounds[0].cents
     for round in run.rounds:
         assert [claim.client for claim in round.claims] == [3]
         assert sorted(round.refused) == [0, 1]
-        assert "agreed to" in round.refused[0]
+        assert "committed to" in round.refused[0]
         assert round.refused[1] == "weights that are not a number"
         assert round.missing == [2]
     entries = run.entries()
@@ -59,7 +59,7 @@ def test_why_clients_cannot_answer_is_told_once(
     monkeypatch.setattr(nodes, "POLL", 0.05)
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with pytest.raises(InputError, match=r"must be 4 within 0.3 s, got 0; [^;]*File exists: '[^;]*'$"):
-        Run(tmp_path, arrival=0.3).start()
+        Run(tmp_path, arrival_timeout=0.3).start()
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 1
     assert re.fullmatch(r"node 10\d\d: .*File exists: .*", told[0])
@@ -74,7 +74,7 @@ def test_who_lies_about_its_commitment_is_refused(tmp_path: Path) -> None:
 
     run = Run(tmp_path, meddle=meddle)
     run.start()
-    assert all("which it has not" in round.refused[1] for round in run.rounds)
+    assert all("that it has not made" in round.refused[1] for round in run.rounds)
     assert sum(entry.cents for entry in run.entries() if entry.client == 1) == 0
 
 
@@ -100,12 +100,12 @@ def test_who_is_gone_for_good_is_planned_without(tmp_path: Path) -> None:
     run.start()
     assert run.strategy.deal is not None
     assert run.strategy.deal.first_round == 5  # missed 2, 3 and 4
-    assert sorted(run.strategy.deal.hashes) == [0, 2, 3]
+    assert sorted(run.strategy.deal.commitments) == [0, 2, 3]
     assert run.strategy.deal.residual <= 1e-3
     assert [round.missing for round in run.rounds] == [[]] * 2 + [[1]] * 3 + [[]] * 7
     assert [len(round.claims) for round in run.rounds] == [4] * 2 + [3] * 10
     before, after = run.rounds[4], run.rounds[5]
-    assert after.cents == in_cents(run.strategy.deal.payment)
+    assert after.cents == in_cents(run.strategy.deal.offer.payment)
     assert {claim.client for claim in after.claims} == {0, 2, 3}
     assert sum(claim.volume for claim in after.claims) > 0.5 * sum(claim.volume for claim in before.claims)
     paid = [entry.cents for entry in run.entries() if entry.client == 1]
@@ -159,10 +159,10 @@ def test_who_is_silent_in_the_negotiation_is_left_out(tmp_path: Path) -> None:
     def meddle(client: int, message: Message, answer: Answer) -> Message | None:
         return None if client == 1 and message.metadata.message_type == messages.BEST_RESPONSE else answer()
 
-    run = Run(tmp_path, negotiated=True, meddle=meddle)
+    run = Run(tmp_path, negotiate=True, meddle=meddle)
     run.start()
     assert run.strategy.deal is not None
-    assert sorted(run.strategy.deal.hashes) == [0, 2, 3]
+    assert sorted(run.strategy.deal.commitments) == [0, 2, 3]
     assert run.strategy.deal.residual <= 1e-3
     assert {entry.client for entry in run.entries()} == {0, 2, 3}
     assert all(len(round.claims) == 3 and not round.missing for round in run.rounds)
@@ -172,6 +172,6 @@ def test_nobody_answers(tmp_path: Path) -> None:
     def meddle(client: int, message: Message, answer: Answer) -> Message | None:
         return None if message.metadata.message_type == messages.BEST_RESPONSE else answer()
 
-    run = Run(tmp_path, negotiated=True, meddle=meddle)
-    with pytest.raises(DuflError, match=r"clients .* must answer before training, but did not"):
+    run = Run(tmp_path, negotiate=True, meddle=meddle)
+    with pytest.raises(DuflError, match=r"no reply from clients \[0, 1, 2, 3\]"):
         run.start()

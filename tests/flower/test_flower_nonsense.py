@@ -63,10 +63,10 @@ def test_who_answers_nonsense_is_left_out(tmp_path: Path, kind: str, spoil: Spoi
             spoil(reply)
         return reply
 
-    run = Run(tmp_path, negotiated=True, meddle=meddle)
+    run = Run(tmp_path, negotiate=True, meddle=meddle)
     run.start()
     assert run.strategy.deal is not None
-    assert sorted(run.strategy.deal.hashes) == [0, 2, 3]
+    assert sorted(run.strategy.deal.commitments) == [0, 2, 3]
     assert {entry.client for entry in run.entries()} == {0, 2, 3}
     assert all(len(round.claims) == 3 for round in run.rounds)
 
@@ -103,15 +103,15 @@ def nothing_at_all(reply: Message) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (other_shape, "weights of another shape"),
-        (said_to_be_of_that_shape, "weights of another shape"),
-        (unreadable, "weights that cannot be read"),
+        (other_shape, "weights of the wrong shape"),
+        (said_to_be_of_that_shape, "weights of the wrong shape"),
+        (unreadable, "unreadable weights"),
         (infinite, "infinite weights"),
-        (words, "weights that are no numbers"),
-        (without_arrays, "weights of another shape"),
-        (without_record, "no claim: a message must be one with a record 'dufl'"),
+        (words, "weights that are not numeric"),
+        (without_arrays, "weights of the wrong shape"),
+        (without_record, "no valid claim: message must be one with a record 'dufl'"),
         (other_number, "claims to be client 3"),
-        (nothing_at_all, "no claim: a message must be one with a record 'dufl'"),
+        (nothing_at_all, "no valid claim: message must be one with a record 'dufl'"),
     ],
 )
 def test_a_bad_update_is_refused(tmp_path: Path, spoil: Spoil, reason: str) -> None:
@@ -139,10 +139,11 @@ def test_volumes_that_cannot_be(tmp_path: Path, masked: bool) -> None:
             reply.content["arrays"] = messages.to_arrays({"volumes": wrong})
         return reply
 
-    run = Run(tmp_path, negotiated=True, masked=masked, meddle=meddle)
+    run = Run(tmp_path, negotiate=True, masked=masked, meddle=meddle)
     if masked:  # nobody can tell whose it is
-        with pytest.raises(InputError, match="some client's answer is nonsense"):
+        with pytest.raises(InputError, match="masked=False") as caught:
             run.start()
+        assert caught.value.field == "volumes"
     else:
         run.start()
         assert {entry.client for entry in run.entries()} == {0, 2, 3}

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_files_of_a_client(tmp_path: Path, umask: int) -> None:
         seen.update(modes(tmp_path / "clients", *(tmp_path / "clients").iterdir()))
         return reply
 
-    Run(tmp_path, "clients.count=2", "game.num_rounds=3", negotiated=True, meddle=look).start()
+    Run(tmp_path, "clients.count=2", "game.num_rounds=3", negotiate=True, meddle=look).start()
     assert seen.pop("clients") == 0o700
     assert {"client-0.sqlite", "client-1.sqlite", "client-0.sqlite.collected-0.npz"} <= seen.keys()
     assert set(seen.values()) == {0o600}
@@ -102,3 +103,6 @@ def test_a_bundle_holds_the_app_alone(tmp_path: Path, example: str | None) -> No
     assert found.keys() == own | {"pyproject.toml", ".info/CONTENT"}
     assert len(own) >= 3
     assert not any(b"collection_cost" in content for content in found.values())
+    if example == "fresh":  # its costs are stated by nodes or on the command line
+        config = tomllib.loads(found["pyproject.toml"].decode())["tool"]["flwr"]["app"]["config"]
+        assert (config["collection-cost"], config["training-cost"]) == ("", "")

@@ -9,8 +9,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from dufl.experiment.run_directory import read_metrics
-from dufl.flower import checkpoint, messages
+from dufl.flower import messages
 from dufl.flower.app import ServerSettings, client_app, server_app
+from dufl.flower.server_store import ServerStore
 from flower_grid import SMALL, Answer, InProcessGrid, Meddle, Run, is_training
 from loading import load
 
@@ -44,15 +45,15 @@ def test_a_server_that_was_killed_goes_on(tmp_path: Path, moment: int) -> None:
 
 
 def test_killed_between_paying_and_keeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, keep = Run(tmp_path / "killed"), checkpoint.keep
+    first, save = Run(tmp_path / "killed"), ServerStore.save_checkpoint
 
     def killed(*arguments: Any) -> None:
         if first.strategy.round == 3:
             raise KilledError
-        keep(*arguments)
+        save(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dufl.flower.server.keep", killed)
+        patch.setattr(ServerStore, "save_checkpoint", killed)
         with pytest.raises(KilledError):
             first.start()
     assert len({entry.round for entry in first.entries()}) == 3  # paid, and not known to be over

@@ -9,8 +9,8 @@ from dufl.errors import DuflError
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
-from dufl.game.negotiation import Agreement, Ask, Question, negotiate
-from dufl.game.parameters import Game
+from dufl.game.negotiation import Announcement, Ask, NegotiatedPlan, negotiate
+from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients, LogNormal
 
@@ -18,11 +18,11 @@ from dufl.game.population import Clients, LogNormal
 def asking(private: Clients) -> Ask:
     """Clients that answer one by one, from costs that nobody else has, and whose answers are added up."""
 
-    def ask(questions: Sequence[Question]) -> list[Array]:
+    def ask(announcements: Sequence[Announcement]) -> list[Array]:
         totals = []
-        for question in questions:
-            price = question.payment / question.announced_volume
-            rate = question.conservation_rate
+        for announcement in announcements:
+            price = announcement.offer.payment / announcement.announced_volume
+            rate = announcement.offer.conservation_rate
             each = [
                 best_response(
                     price,
@@ -39,11 +39,11 @@ def asking(private: Clients) -> Ask:
     return ask
 
 
-def assert_as_good_as_knowing(found: Agreement, game: Game, private: Clients, method: Method) -> None:
+def assert_as_good_as_knowing(found: NegotiatedPlan, game: Game, private: Clients, method: Method) -> None:
     known = solve(game.replace(clients=private), method=method, algorithm1=FIXED_POINT)
     assert found.phases <= 12
     assert found.residual <= 1e-3
-    assert np.abs(found.total_volume / found.announced_volume - 1).max() == found.residual
+    assert np.abs(found.total_volume / found.announcement.announced_volume - 1).max() == found.residual
     assert found.server_cost == pytest.approx(known.server_cost, rel=5e-3)
     assert found.no_update_cost == pytest.approx(known.no_update_cost, rel=1e-9)
 
@@ -94,29 +94,29 @@ def test_algorithm_1_negotiates_too() -> None:
 def test_where_no_update_is_best_nothing_is_paid() -> None:
     game, private = Game(time_sensitivity=0.05), Clients.draw(15, seed=7)
     found = negotiate(game, asking(private))
-    assert (found.payment, found.conservation_rate) == (0.0, 1.0)
+    assert found.offer == Offer(payment=0.0, conservation_rate=1.0)
     assert found.server_cost == found.no_update_cost
 
 
 def test_an_offer_can_be_given() -> None:
     game = Game(payment_range=(60.0, 60.0), conservation_range=(0.5, 0.5))
     found = negotiate(game, asking(Clients.draw(15, seed=4)))
-    assert (found.payment, found.conservation_rate) == (60.0, 0.5)
+    assert found.offer == Offer(payment=60.0, conservation_rate=0.5)
     assert found.residual <= 1e-3
 
 
 def test_answers_that_make_no_sense_end_it() -> None:
     generator = np.random.default_rng(0)
 
-    def ask(questions: Sequence[Question]) -> list[Array]:
-        return [question.announced_volume * generator.uniform(0.5, 2, 20) for question in questions]
+    def ask(announcements: Sequence[Announcement]) -> list[Array]:
+        return [a.announced_volume * generator.uniform(0.5, 2, 20) for a in announcements]
 
-    with pytest.raises(DuflError, match="must end within 4 phases of messages"):
-        negotiate(Game(num_rounds=20), ask, most=4)
+    with pytest.raises(DuflError, match="did not converge within 4 phases of messages"):
+        negotiate(Game(num_rounds=20), ask, max_phases=4)
 
 
-def test_the_same_answers_give_the_same_agreement() -> None:
+def test_the_same_answers_give_the_same_plan() -> None:
     private = Clients.draw(15, seed=11)
     one, two = (negotiate(Game(num_rounds=20), asking(private)) for _ in range(2))
-    assert (one.payment, one.conservation_rate) == (two.payment, two.conservation_rate)
-    assert one.announced_volume.tobytes() == two.announced_volume.tobytes()
+    assert one.offer == two.offer
+    assert one.announcement.announced_volume.tobytes() == two.announcement.announced_volume.tobytes()

@@ -15,9 +15,9 @@ from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 from ray import cloudpickle as ray_cloudpickle
 
-from dufl.flower.app import Runtime, client_app, evaluation, strategy_of
+from dufl.flower.app import Runtime, client_app, evaluation, make_strategy
 from dufl.flower.ledger import Entry, Ledger
-from dufl.flower.server import Round
+from dufl.flower.server_store import Round
 from loading import load
 
 cloudpickle: Any = ray_cloudpickle  # what Flower sends apps with
@@ -117,11 +117,11 @@ class Run:
         self,
         folder: Path,
         *changes: str,
-        negotiated: bool = False,
+        negotiate: bool = False,
         masked: bool = True,
         meddle: Meddle | None = None,
-        patience: int = 3,
-        arrival: float = 600.0,
+        max_missed_rounds: int = 3,
+        arrival_timeout: float = 600.0,
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -131,24 +131,24 @@ class Run:
         self.path = path
         self.folder = folder
         self.config = config
-        self.world = Runtime(config)
+        self.runtime = Runtime(config)
         app = client_app(lambda _: (path, folder / "clients"))
         self.grid = InProcessGrid(app, config.game.clients.size, meddle)
         self.rounds: list[Round] = []
-        self.strategy, self.arrays = strategy_of(
-            self.world,
+        self.strategy, self.arrays = make_strategy(
+            self.runtime,
             folder / "server",
-            negotiated=negotiated,
+            negotiate=negotiate,
             masked=masked,
-            watch=self.rounds.append,
-            patience=patience,
-            arrival=arrival,
+            on_round_end=self.rounds.append,
+            max_missed_rounds=max_missed_rounds,
+            arrival_timeout=arrival_timeout,
         )
 
     def start(self) -> Any:
         rounds = self.config.game.num_rounds
         return self.strategy.start(
-            self.grid, self.arrays, num_rounds=rounds, evaluate_fn=evaluation(self.world)
+            self.grid, self.arrays, num_rounds=rounds, evaluate_fn=evaluation(self.runtime)
         )
 
     def entries(self) -> list[Entry]:

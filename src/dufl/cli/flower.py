@@ -1,4 +1,4 @@
-"""`dufl flower`: the same plan and training on Flower."""
+"""`dufl flower`: plans and training on Flower."""
 
 import shlex
 from pathlib import Path
@@ -29,7 +29,7 @@ RunFolder = Annotated[
 ]
 Negotiate = Annotated[
     bool,
-    typer.Option("--negotiate", help="Find the plan by asking the clients, whose costs stay their own."),
+    typer.Option("--negotiate", help="Negotiate the plan; the clients keep their costs private."),
 ]
 
 
@@ -39,14 +39,14 @@ def simulate(
     changes: Changes = None,
     out: RunFolder = Path("runs/flower"),
     negotiate: Negotiate = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     force: Force = False,
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
-    """Train as `dufl train` does, with clients that are nodes of Flower's simulation.
+    """Train as `dufl train` does, in Flower's simulation.
 
-    The run directory is that of `dufl train`; deal.json and ledger.sqlite are beside.
+    The run directory is that of `dufl train`, with deal.json and ledger.sqlite in addition.
     """
     from dufl.cli.train import bar, configured, show_run
     from dufl.experiment.files import check_directory
@@ -62,12 +62,12 @@ def simulate(
     place.check_free(config, resume, force)
     if place.summary is None:
         needs_flower()
-        from dufl.flower.simulate import simulate as run
+        from dufl.flower.single_machine import simulate as run
 
         if not place.exists:
             claim(out, FLOWER, force)
         with bar(config.game.num_rounds) as watch:
-            run(config, out, negotiated=negotiate, watch=watch)
+            run(config, out, negotiate=negotiate, on_record=watch)
     from dufl.experiment.train import Run
 
     done = Run(config, place.records(), place.weights(), out)
@@ -75,7 +75,7 @@ def simulate(
 
 
 def needs_flower() -> None:
-    """Say what to install if Flower is missing."""
+    """Raise an error that says what to install if Flower is missing."""
     import importlib.util
 
     if importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None:
@@ -87,19 +87,24 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write.")],
     file: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The configuration to begin with.", show_default=False),
+        typer.Option("--config", metavar="FILE", help="The initial configuration.", show_default=False),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write an app directory for `flwr run`: DUFL's own apps, and what server and clients know."""
+    """Write an app directory for `flwr run`: DUFL's apps, and a configuration for server and clients."""
     from dufl.experiment.config import Experiment
     from dufl.flower.scaffold import new_app
 
     config = Experiment.from_toml(file, parse_changes(changes))
-    new_app(folder, config.to_toml())
-    typer.echo(f"written: {folder}; on a SuperLink of yours: flwr run {folder} NAME; in simulation:")
+    try:
+        new_app(folder, config.to_toml())
+    except InputError as error:
+        raise (error.renamed("DIR") if error.field == "folder" else error) from None
     size = f"num-supernodes={config.game.clients.size} client-resources-num-cpus=1"
-    typer.echo(f"flwr run {shlex.quote(str(folder))} --stream --federation-config '{size}'")
+    path = shlex.quote(str(folder))
+    typer.echo(f"written: {folder}")
+    typer.echo(f"run it in simulation: flwr run {path} --stream --federation-config '{size}'")
+    typer.echo(f"run it on a SuperLink: flwr run {path} NAME")
 
 
 @app.command()
@@ -107,19 +112,19 @@ def rehearse(
     file: File = None,
     changes: Changes = None,
     draws: Annotated[
-        int, typer.Option(min=1, max=100_000, help="How often the clients' private costs are drawn.")
+        int, typer.Option(min=1, max=100_000, help="The number of random draws of the clients' costs.")
     ] = 5,
     json: Json = False,
 ) -> None:
-    """Rehearse the negotiation: what the server finds from sums alone, beside what it would find knowing all.
+    """Rehearse the negotiation, and compare the result with the plan for known costs.
 
-    The server begins with the clients of the file as its guess; the clients' true costs are drawn anew.
+    The clients' true costs are drawn at random. The clients of the file are the server's first guess.
     """
     from dufl.cli.common import progress_bar
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
-    from dufl.flower.rehearsal import rehearsal_table
-    from dufl.flower.rehearsal import rehearse as run
+    from dufl.flower.single_machine import rehearsal_table
+    from dufl.flower.single_machine import rehearse as run
 
     config = Experiment.from_toml(file, parse_changes(changes))
     with progress_bar() as begin:

@@ -12,7 +12,7 @@ Spreadsheet = Annotated[
     typer.Option(
         "--csv",
         metavar="FILE",
-        help="Write every entry there.",
+        help="Write all entries to this CSV file.",
         show_default=False,
         click_type=OutputPath(),
     ),
@@ -24,12 +24,11 @@ def ledger(
     csv: Spreadsheet = None,
     json: Json = False,
 ) -> None:
-    """Show what every client is owed, and who was not paid for which round and why."""
+    """Show what every client is owed, and which rounds were not paid and why."""
     from dufl.errors import InputError
     from dufl.experiment.files import open_regular, to_json, write_text
     from dufl.experiment.output import check_file, reading
-    from dufl.flower.ledger import Ledger
-    from dufl.flower.ledger_table import ledger_csv, ledger_summary, ledger_table
+    from dufl.flower.ledger import Ledger, ledger_csv, ledger_summary, ledger_table
 
     if not file.exists():
         raise InputError.of("FILE", "a ledger that exists", file)
@@ -38,7 +37,7 @@ def ledger(
     if csv:
         check_file(csv, "--csv")
         if csv.exists() and csv.samefile(file):
-            raise InputError.of("--csv", "another file than the ledger", csv)
+            raise InputError.of("--csv", "a file other than the ledger", csv)
     with Ledger(file) as book:
         book.check()
         entries = book.entries()

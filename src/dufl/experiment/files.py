@@ -59,14 +59,19 @@ def target_of(path: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path`, for good, once the block has ended well."""
+def replacing(path: Path, private: bool = False) -> Iterator[Path]:
+    """A temporary path that takes the place of `path`, for good, once the block has ended well.
+
+    A private file has mode 0600 from its creation, whatever it replaces.
+    """
     target = target_of(path)
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
     with naming(path):
         try:
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            mode = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            os.close(os.open(temporary, flags, 0o600 if private else 0o666))
+            like = target if target.exists() and not private else temporary
+            mode = stat.S_IMODE(like.stat().st_mode)
             yield temporary
             temporary.chmod(mode)  # which a library that writes the file may have narrowed
             sync(temporary)
@@ -87,14 +92,14 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+def write_text(path: Path, text: str, private: bool = False) -> None:
+    """Write a text file, whole or not at all; a private one has mode 0600 from its creation."""
     try:
         content = text.encode()
     except UnicodeEncodeError as error:  # from the name of a file that is not in UTF-8
         part = text[max(error.start - 40, 0) : error.end].rpartition("\n")[2]
         raise InputError.of(path.name, "text that UTF-8 can hold", ascii(part)) from None
-    with replacing(path) as temporary:
+    with replacing(path, private) as temporary:
         temporary.write_bytes(content)
 
 

@@ -93,6 +93,9 @@ def _dataset(value: object) -> object:
     raise InputError.of("dataset", rule, value, text=shown(value))
 
 
+_discard = partial(check_spec, "discard", known=("uniform", "oldest"))
+
+
 def _stream(spec: Spec | None) -> Spec | None:
     return None if spec is None else check_spec("stream", spec, ())
 

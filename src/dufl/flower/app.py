@@ -1,7 +1,7 @@
-"""DUFL's own app on Flower: what `dufl train` does, with clients that are processes or machines of their own.
+"""DUFL's own Flower app: `dufl train`, with clients that are processes or machines of their own.
 
-The configuration is the same TOML file. A client reads from it what it knows of itself alone: its row of
-`[clients]`, its stream, how to train.
+The configuration is the same TOML file. A client reads only its own part of it: its row of `[clients]`, its
+stream and the training settings.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,23 +18,23 @@ from flwr.serverapp import Grid, ServerApp
 from dufl.data.datasets import Dataset
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError
-from dufl.experiment.config import Config, load
-from dufl.flower import messages
-from dufl.flower.algorithms import AlgorithmStrategy, penalty_of
-from dufl.flower.client import DataUpdateMod
-from dufl.flower.client_store import ClientProfile
+from dufl.experiment.config import Experiment
+from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
+from dufl.flower.client_mod import DataUpdateMod
+from dufl.flower.client_store import ClientProfile, client_number
 from dufl.flower.deal import NegotiationOptions
-from dufl.flower.run_recorder import RunRecorder, Watch
-from dufl.flower.server import DataUpdateStrategy, Round
-from dufl.game.negotiation import Question
+from dufl.flower.messages import from_arrays, round_of, to_arrays
+from dufl.flower.server_store import OnRecord, Round, RunRecorder
+from dufl.flower.strategy import DataUpdateStrategy
+from dufl.game.negotiation import Announcement
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.task import Task
 
 
 class Runtime:
-    """What a configuration says of data and training, loaded once a process."""
+    """The data and the engine of a configuration, loaded once per process."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Experiment) -> None:
         self.config = config
         self.dataset: Dataset = config.data.load()
         seed = config.training.seed
@@ -44,193 +44,195 @@ class Runtime:
 
 
 @lru_cache(maxsize=2)
-def world(path: Path) -> Runtime:
-    """The world of a configuration file."""
-    return Runtime(load(path))
+def runtime_of(path: Path) -> Runtime:
+    """The runtime of a configuration file."""
+    return Runtime(Experiment.from_toml(path))
 
 
-def client_app(where: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = ()) -> ClientApp:
-    """The app of the clients.
+def client_app(locate: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = ()) -> ClientApp:
+    """The client app.
 
     Args:
-        where: says, from the context of a node, where the configuration is and where the client's file goes.
-        mods: of Flower, around everything else.
+        locate: returns, for the context of a node, the path of the configuration and the directory of the
+            client's file.
+        mods: Flower mods that wrap everything else.
     """
 
-    def person(context: Context) -> ClientProfile:
-        path, folder = where(context)
-        client = number(context)
-        config, simulation = world(path).config, world(path).simulation
-        people = config.game.clients
-        if client >= people.size:
-            raise InputError.of("partition-id", f"< {people.size}, the clients of {path}", client)
-        return ClientProfile(
-            client=client,
-            file=folder / f"client-{client}.sqlite",
-            stream=simulation.stream(client),
-            initial_volume=int(np.floor(people.initial_volume[client] + 0.5)),
-            collection_cost=float(people.collection_cost[client]),
-            training_cost=float(people.training_cost[client]),
-            initial_staleness=float(people.initial_staleness[client]),
-            capacity=float(people.capacity[client]),
-            discard=config.data.discard,
-            seed=config.training.seed,
-        )
+    def profile(context: Context) -> ClientProfile:
+        path, folder = locate(context)
+        return client_profile(runtime_of(path), client_number(context), folder)
 
-    update = DataUpdateMod(person)
+    update = DataUpdateMod(profile)
     app = update.register(ClientApp(mods=[*mods, update]))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        held, engine = update.snapshot, world(where(context)[0]).engine
-        arrays = messages.from_arrays(message.content["arrays"])
-        indices, labels = held.samples.indices, held.samples.labels
-        round, penalty = messages.round_of(message.content), penalty_of(message.content)
-        task = Task(number(context), round, indices, labels, held.ages, held.ids, penalty)
+        snapshot, engine = update.snapshot, runtime_of(locate(context)[0]).engine
+        arrays = from_arrays(message.content["arrays"])
+        indices, labels = snapshot.samples.indices, snapshot.samples.labels
+        round, penalty = round_of(message.content), penalty_of(message.content)
+        task = Task(client_number(context), round, indices, labels, snapshot.ages, snapshot.ids, penalty)
         tasks = [task] if len(labels) else []
-        made = {name: arrays[name] for name in ("weights", "model_buffers")}
-        for trained in engine.train(arrays["weights"], arrays["model_buffers"], tasks):
-            made = {"weights": trained.weights, "model_buffers": trained.model_buffers}
-        metrics = MetricRecord({"num-examples": len(labels)})
-        return Message(RecordDict({"arrays": messages.to_arrays(made), "metrics": metrics}), reply_to=message)
+        trained = {name: arrays[name] for name in ("weights", "model_buffers")}
+        steps = 0
+        for result in engine.train(arrays["weights"], arrays["model_buffers"], tasks):
+            trained = {"weights": result.weights, "model_buffers": result.model_buffers}
+            steps = result.steps
+        metrics = MetricRecord({"num-examples": len(labels), "num-steps": steps})
+        return Message(RecordDict({"arrays": to_arrays(trained), "metrics": metrics}), reply_to=message)
 
     return app
 
 
-def number(context: Context) -> int:
-    """The number of the client at a node."""
-    found = context.node_config.get("partition-id")
-    if not isinstance(found, int) or found < 0:
-        raise InputError.of("partition-id of the node", "the number of its client", repr(found))
-    return found
-
-
-def strategy_of(
-    here: Runtime,
-    folder: Path,
-    *,
-    negotiated: bool,
-    watch: Callable[[Round], None],
-    masked: bool = True,
-    timeout: float = 600.0,
-    arrival: float = 600.0,
-    patience: int = 3,
-) -> tuple[DataUpdateStrategy, ArrayRecord]:
-    """The strategy that a configuration asks for, and the model to begin with."""
-    config = here.config
-    weights, model_buffers = here.engine.start
-    inner = AlgorithmStrategy(config.training, weights, config.game.clients.size)
-    plan = None
-    if not negotiated:
-        found = config.solve()
-        plan = Question(found.payment, found.conservation_rate, found.equilibrium.announced_volume)
-    strategy = DataUpdateStrategy(
-        inner,
-        config.game,
-        folder,
-        plan=plan,
-        how=NegotiationOptions(config.leader.method, config.leader.algorithm1, masked),
-        timeout=timeout,
-        arrival=arrival,
-        patience=patience,
-        watch=watch,
+def client_profile(runtime: Runtime, client: int, folder: Path) -> ClientProfile:
+    """The profile of a client, from its row of `[clients]`."""
+    config, clients = runtime.config, runtime.config.game.clients
+    if client >= clients.size:
+        raise InputError.of("partition-id", f"< {clients.size}, the number of clients", client)
+    return ClientProfile(
+        client=client,
+        file=folder / f"client-{client}.sqlite",
+        stream=runtime.simulation.stream(client),
+        initial_volume=int(np.floor(clients.initial_volume[client] + 0.5)),
+        collection_cost=float(clients.collection_cost[client]),
+        training_cost=float(clients.training_cost[client]),
+        initial_staleness=float(clients.initial_staleness[client]),
+        capacity=float(clients.capacity[client]),
+        discard=config.data.discard,
+        seed=config.training.seed,
     )
-    return strategy, messages.to_arrays({"weights": weights, "model_buffers": model_buffers})
-
-
-def evaluation(here: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
-    """The server's own test of a model."""
-
-    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        found = messages.from_arrays(arrays)
-        score = here.engine.evaluate(found["weights"], found["model_buffers"])
-        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss})
-
-    return evaluate
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server is told.
+    """The settings of a server.
 
     Attributes:
-        config: where the configuration is.
-        folder: where the run directory goes.
-        negotiated: whether the plan is negotiated, or solved from the costs in the configuration.
-        timeout: seconds that a phase of messages waits for its clients.
-        arrival: seconds to wait for all clients before the first round.
+        config: the path of the configuration.
+        folder: the run directory.
+        negotiate: whether the plan is negotiated, or solved from the costs in the configuration.
+        timeout: seconds to wait for clients in a phase of messages.
+        arrival_timeout: seconds to wait for all clients before the first round.
     """
 
     config: Path
     folder: Path
-    negotiated: bool
+    negotiate: bool
     timeout: float = 600.0
-    arrival: float = 600.0
+    arrival_timeout: float = 600.0
 
 
-def server_app(order: Callable[[Context], ServerSettings], watch: Watch = lambda _: None) -> ServerApp:
-    """The app of the server; the run directory is that of `dufl train`, with deal and ledger beside.
+def server_app(
+    settings: Callable[[Context], ServerSettings], on_record: OnRecord = lambda _: None
+) -> ServerApp:
+    """The server app. It writes the run directory of `dufl train`, with `deal.json` and the ledger.
 
     Args:
-        order: says, from the context of the run, what is to be done.
-        watch: told the record of every round.
+        settings: returns the settings for the context of the run.
+        on_record: called with the record of every round.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        told = order(context)
-        here = world(told.config)
-        books = RunRecorder(here.config, here.dataset, told.folder, watch)
-        strategy, arrays = strategy_of(
-            here,
-            told.folder,
-            negotiated=told.negotiated,
-            watch=books.add,
-            timeout=told.timeout,
-            arrival=told.arrival,
+        chosen = settings(context)
+        runtime = runtime_of(chosen.config)
+        recorder = RunRecorder(runtime.config, runtime.dataset, chosen.folder, on_record)
+        strategy, arrays = make_strategy(
+            runtime,
+            chosen.folder,
+            negotiate=chosen.negotiate,
+            on_round_end=recorder.add,
+            timeout=chosen.timeout,
+            arrival_timeout=chosen.arrival_timeout,
         )
-        books.begin(strategy)
-        rounds = here.config.game.num_rounds
+        recorder.begin()
+        rounds = runtime.config.game.num_rounds
         result = strategy.start(
-            grid, arrays, num_rounds=rounds, timeout=told.timeout, evaluate_fn=evaluation(here)
+            grid, arrays, num_rounds=rounds, timeout=chosen.timeout, evaluate_fn=evaluation(runtime)
         )
-        found = messages.from_arrays(result.arrays)
-        books.finish(here.engine.named(found["weights"], found["model_buffers"]))
+        model = from_arrays(result.arrays)
+        recorder.finish(runtime.engine.named(model["weights"], model["model_buffers"]))
 
     return app
 
 
+def make_strategy(
+    runtime: Runtime,
+    folder: Path,
+    *,
+    negotiate: bool,
+    on_round_end: Callable[[Round], None],
+    masked: bool = True,
+    timeout: float = 600.0,
+    arrival_timeout: float = 600.0,
+    max_missed_rounds: int = 3,
+) -> tuple[DataUpdateStrategy, ArrayRecord]:
+    """The strategy of a configuration, and the initial model."""
+    config = runtime.config
+    weights, model_buffers = runtime.engine.start
+    announcement = None
+    if not negotiate:
+        plan = config.solve()
+        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)
+    strategy = DataUpdateStrategy(
+        AlgorithmStrategy(config.training, weights, config.game.clients.size),
+        config.game,
+        folder,
+        plan=announcement,
+        negotiation=NegotiationOptions(config.leader.method, config.leader.algorithm1, masked),
+        timeout=timeout,
+        arrival_timeout=arrival_timeout,
+        max_missed_rounds=max_missed_rounds,
+        on_round_end=on_round_end,
+    )
+    return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})
+
+
+def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
+    """The server's evaluation of a model."""
+
+    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+        model = from_arrays(arrays)
+        score = runtime.engine.evaluate(model["weights"], model["model_buffers"])
+        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss})
+
+    return evaluate
+
+
 def deployed_server() -> ServerApp:
-    """The server's app of a deployment: `config`, `folder` and `negotiate` are in the run configuration."""
+    """The server app of a deployment.
 
-    def order(context: Context) -> ServerSettings:
-        told = context.run_config
-        how = bool(told.get("negotiate", True)), float(told.get("timeout", 600.0))
-        return ServerSettings(_path(told, "config"), _path(told, "folder"), *how)
+    The run configuration has `config` and `folder`, and optionally `negotiate` and `timeout`.
+    """
 
-    return server_app(order)
+    def settings(context: Context) -> ServerSettings:
+        config = context.run_config
+        options = bool(config.get("negotiate", True)), float(config.get("timeout", 600.0))
+        return ServerSettings(_path(config, "config"), _path(config, "folder"), *options)
+
+    return server_app(settings)
 
 
 def deployed_client(mods: Sequence[Mod] = ()) -> ClientApp:
-    """The clients' app of a deployment: `config` and `folder` are in the configuration of each node.
+    """The client app of a deployment. The configuration of each node has `config` and `folder`.
 
-    In simulation, where nodes have none, they are `client-config` and `client-folder` of the run.
+    In simulation, nodes have no configuration; the run configuration has `client-config` and `client-folder`.
 
     Args:
-        mods: of Flower, around everything else.
+        mods: Flower mods that wrap everything else.
     """
 
-    def where(context: Context) -> tuple[Path, Path]:
+    def locate(context: Context) -> tuple[Path, Path]:
         node = {f"client-{name}": value for name, value in context.node_config.items()}
-        told = context.run_config | node
-        return _path(told, "client-config"), _path(told, "client-folder")
+        config = context.run_config | node
+        return _path(config, "client-config"), _path(config, "client-folder")
 
-    return client_app(where, mods)
+    return client_app(locate, mods)
 
 
-def _path(told: UserConfig, name: str) -> Path:
-    found = told.get(name)
-    if not isinstance(found, str) or not Path(found).is_absolute():
-        raise InputError.of(f"{name} of the node or run", "a whole path", repr(found))
-    return Path(found)
+def _path(config: UserConfig, name: str) -> Path:
+    value = config.get(name)
+    if not isinstance(value, str) or not Path(value).is_absolute():
+        raise InputError.of(name, "an absolute path in the node or run configuration", repr(value))
+    return Path(value)

@@ -1,8 +1,9 @@
-"""What a client has and knows, in a file of its own: samples, plan, key. It outlives processes and runs.
+"""The profile of a client, and the file that holds its samples, plan and key.
 
-A round is entered, never left: the message of round t makes the buffer what it has to be in round t, if it
-is not that already. So a message that comes twice changes nothing twice, and a server that begins a round
-again finds the clients as they were. What was collected for the next round waits in a file beside.
+The file outlives processes and runs. Its buffer changes when a round is entered: the message of round t
+brings it to the state of round t, unless it is in that state already. A message that arrives twice therefore
+has no further effect, and a server that repeats a round finds the clients as they were. Samples collected for
+the next round wait in a second file.
 """
 
 import json
@@ -23,12 +24,12 @@ from dufl.data.samples import samples_of
 from dufl.data.simulation import initial_ages
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
+from dufl.experiment.files import replacing
 from dufl.flower.masking import new_key, public_key
-from dufl.flower.messages import commitment
-from dufl.flower.private import private_directory, replacing_private
+from dufl.flower.messages import commitment_hash
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
-from dufl.game.negotiation import Question
+from dufl.game.negotiation import Announcement
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +38,14 @@ class ClientProfile:
 
     Attributes:
         client: its number in the federation.
-        file: where its buffer is kept.
-        stream: where its fresh samples come from.
-        initial_volume: how many samples it holds at the start.
+        file: the path of its buffer file.
+        stream: the source of its fresh samples.
+        initial_volume: the number of samples that it holds at the start.
         collection_cost: α_k.
         training_cost: β_k.
         initial_staleness: the mean age of the first samples.
-        capacity: the most samples it can hold.
-        discard: which samples it gives up first.
+        capacity: the largest number of samples that it can hold.
+        discard: which samples it discards first.
         seed: of rounding and discarding.
     """
 
@@ -65,34 +66,71 @@ class ClientProfile:
         context: Context,
         stream: Callable[[int], Stream[Any]],
         initial_volume: int,
-        collection_cost: float = 5e-4,
-        training_cost: float = 2.5e-5,
+        collection_cost: float | None = None,
+        training_cost: float | None = None,
         **others: Any,
     ) -> "ClientProfile":
-        """The client at a node of Flower, by its `partition-id`.
+        """The profile of the client at a Flower node, whose number is the node's `partition-id`.
 
-        Its file goes into the `folder` of the node's configuration, or else of the run's.
+        A value that the node configuration does not have is read from the run configuration.
+
+        Args:
+            context: of the node. Its configuration has `folder`, the directory of the client's file.
+            stream: returns the stream of a client.
+            initial_volume: the number of samples that the client holds at the start.
+            collection_cost: α_k; if omitted, `collection-cost` in the configuration.
+            training_cost: β_k; if omitted, `training-cost` in the configuration.
+            others: other attributes of the profile.
+
+        Raises:
+            InputError: if a cost is missing or an empty text. There are no default costs: every client states
+                its own.
         """
-        client, folder = context.node_config.get("partition-id"), context.node_config.get("folder")
-        if not isinstance(client, int) or client < 0:
-            raise InputError.of("partition-id of the node", "the number of its client", repr(client))
-        where = folder or context.run_config.get("folder")
-        if not isinstance(where, str):
-            raise InputError.of("folder of the node or run", "a path", repr(where))
-        file = Path(where) / f"client-{client}.sqlite"
-        costs = collection_cost, training_cost
-        return cls(client, file, stream(client), initial_volume, *costs, **others)
+        client = client_number(context)
+        config = context.run_config | context.node_config
+        folder = config.get("folder")
+        if not isinstance(folder, str):
+            raise InputError.of("folder", "a path in the node or run configuration", repr(folder))
+        return cls(
+            client,
+            Path(folder) / f"client-{client}.sqlite",
+            stream(client),
+            initial_volume,
+            _cost("collection_cost", collection_cost, config),
+            _cost("training_cost", training_cost, config),
+            **others,
+        )
+
+
+def client_number(context: Context) -> int:
+    """The number of the client at a node: its `partition-id`."""
+    number = context.node_config.get("partition-id")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise InputError.of("partition-id", "the client's number in the node configuration", repr(number))
+    return number
+
+
+def _cost(field: str, given: float | None, config: dict[str, Any]) -> float:
+    key = field.replace("_", "-")
+    cost = config.get(key) if given is None else given
+    if cost is None or cost == "":  # the default of a key in pyproject.toml, which has no null
+        rule = f"given, as an argument or as {key} in the node or run configuration"
+        raise InputError.of(field, rule, None, text="nothing")
+    if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost < math.inf:
+        raise InputError.of(field, "a number >= 0", repr(cost))
+    return float(cost)
 
 
 class ClientStore:
     """A client's file, open."""
 
-    def __init__(self, person: ClientProfile) -> None:
-        self.person = person
-        if not person.file.exists():
-            private_directory(person.file.parent)
-            _create(person)
-        self._buffer: DurableBuffer[Any] = DurableBuffer.open(person.file, person.discard)
+    def __init__(self, profile: ClientProfile) -> None:
+        self.profile = profile
+        if not profile.file.exists():
+            profile.file.parent.parent.mkdir(parents=True, exist_ok=True)
+            profile.file.parent.mkdir(mode=0o700, exist_ok=True)  # for the owner alone
+            _create(profile)
+        self._buffer: DurableBuffer[Any] = DurableBuffer.open(profile.file, profile.discard)
         if self._buffer.recall("key") is None:
             self._buffer.remember(key=new_key().hex())
 
@@ -100,7 +138,7 @@ class ClientStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._buffer.close()
 
@@ -110,30 +148,29 @@ class ClientStore:
         return bytes.fromhex(self._fact("key"))
 
     @property
-    def public(self) -> bytes:
-        """What the others may know of it."""
+    def public_key(self) -> bytes:
+        """The public key."""
         return public_key(self.key)
 
-    def answer(self, question: Question) -> Array:
-        """D_k(t), the best response from the client's own costs and what it holds now."""
-        person = self.person
-        price = question.payment / question.announced_volume
+    def best_response(self, announcement: Announcement) -> Array:
+        """D_k(t), from the client's own costs and the samples that it holds now."""
+        profile, offer = self.profile, announcement.offer
         volume, _ = best_response(
-            price,
+            offer.payment / announcement.announced_volume,
             float(len(self._buffer)),
-            person.collection_cost,
-            person.training_cost,
-            question.conservation_rate,
+            profile.collection_cost,
+            profile.training_cost,
+            offer.conservation_rate,
         )
         return np.asarray(volume[:, 0])
 
-    def commit(self, deal: Question, first_round: int) -> tuple[bytes, ...]:
-        """Plan for a deal and keep the plan; a hash of the volume of every round."""
-        volume = self.answer(deal)
-        if volume.max() > self.person.capacity:
-            raise InputError.of("the plan", f"within the capacity {self.person.capacity:g}", volume.max())
-        seed, client = self.person.seed, self.person.client
-        plan = integer_plan(volume, deal.conservation_rate, seed, client)
+    def commit(self, announcement: Announcement, first_round: int) -> tuple[bytes, ...]:
+        """Make a plan, store it, and return a hash of the volume of every round."""
+        volume = self.best_response(announcement)
+        if volume.max() > self.profile.capacity:
+            raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
+        rate = announcement.offer.conservation_rate
+        plan = integer_plan(volume, rate, self.profile.seed, self.profile.client)
         facts = {
             "first_round": first_round,
             "size": plan.size.tolist(),
@@ -142,97 +179,99 @@ class ClientStore:
         }
         known = self._buffer.recall("plan")
         if known is None or json.loads(known) != facts:
-            self._forget_collected()
+            self._delete_collected()
             self._buffer.remember(plan=json.dumps(facts))
-        return tuple(commitment(int(size), self._nonce(first_round + t)) for t, size in enumerate(plan.size))
+        nonces = (self._nonce(first_round + t) for t in range(len(plan.size)))
+        return tuple(commitment_hash(int(size), nonce) for size, nonce in zip(plan.size, nonces, strict=True))
 
-    def come_to(self, round: int) -> None:
-        """Enter a round of the plan there is, if any: what is held then is what a new plan begins with."""
+    def catch_up(self, round: int) -> None:
+        """Enter a round of the stored plan, if there is one, so that a new plan starts from that state."""
         if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
             self.enter(round)
 
     def opening(self, round: int) -> tuple[int, bytes]:
-        """The volume that the client committed itself to in a round, and what opens the commitment."""
+        """The volume that the client committed to in a round, and the nonce that opens the commitment."""
         plan, first, _ = self._plan()
         return int(plan.size[round - first]), self._nonce(round)
 
     def enter(self, round: int) -> Snapshot[Any]:
-        """What the client holds in a round; the buffer comes from the round before if it is still there.
+        """Bring the buffer to the state of a round, and return what it holds.
 
-        Rounds that were missed are gone through with nothing collected in them but the last.
+        In rounds that the client missed, nothing was collected, except for the last of them.
         """
         plan, first, joined = self._plan()
         if not first <= round < first + len(plan.size):
-            raise InputError.of("the round", f"of the plan, {first} to {first + len(plan.size) - 1}", round)
-        there = self._buffer.round + joined
-        if there > round:
-            raise InputError.of("the round", f"{there} or later: the data of earlier ones is gone", round)
-        for t in range(there, round):
-            keep, asked = plan.step(t - first, len(self._buffer))
+            raise InputError.of("round", f"in {first} … {first + len(plan.size) - 1}, as planned", round)
+        current = self._buffer.round + joined
+        if current > round:
+            raise InputError.of("round", f">= {current}, because earlier data is discarded", round)
+        for t in range(current, round):
+            keep, wanted = plan.step(t - first, len(self._buffer))
             last = t + 1 == round
-            fresh = self._collected(t, asked) if last else self._nothing()
-            self._buffer.advance(keep, fresh)
+            self._buffer.advance(keep, self._collected(t, wanted) if last else self._no_samples())
             if last:
                 self._waiting(t).unlink(missing_ok=True)
         return self._buffer.snapshot()
 
-    def wanted(self, round: int) -> int:
-        """How many samples to collect in a round, to join in the next; none after the last."""
+    def collection(self, round: int) -> int:
+        """How many samples to collect in a round for the next one; none in the last round."""
         plan, first, _ = self._plan()
         if round - first + 1 >= len(plan.size):
             return 0
         return plan.step(round - first, len(self._buffer))[1]
 
     def put_aside(self, round: int, fresh: Any) -> None:
-        """Keep what was collected in a round until the next one begins."""
-        with replacing_private(self._waiting(round)) as temporary, temporary.open("wb") as stream:
+        """Store what was collected in a round until the next one begins."""
+        path = self._waiting(round)
+        with replacing(path, private=True) as temporary, temporary.open("wb") as stream:
             np.savez(stream, content=fresh.content, labels=fresh.labels)
 
-    def _collected(self, round: int, asked: int) -> Any:
+    def _collected(self, round: int, wanted: int) -> Any:
         path = self._waiting(round)
         if path.exists():
-            with np.load(path) as kept:
-                return samples_of(kept["content"], kept["labels"]).take(slice(0, asked))
-        return self.person.stream.collect(asked, round) if asked else self._nothing()
+            with np.load(path) as arrays:
+                return samples_of(arrays["content"], arrays["labels"]).take(slice(0, wanted))
+        return self.profile.stream.collect(wanted, round) if wanted else self._no_samples()
 
-    def _nothing(self) -> Any:
+    def _no_samples(self) -> Any:
         return self._buffer.snapshot().samples.take(slice(0, 0))
 
-    def _forget_collected(self) -> None:
-        """What was put aside for rounds of another plan, and never fetched, is not fresh in this one."""
-        file = self.person.file
+    def _delete_collected(self) -> None:
+        """Delete samples that were collected for rounds of an earlier plan: they are not fresh any more."""
+        file = self.profile.file
         for path in file.parent.iterdir():
             if path.name.startswith(f"{file.name}.collected-"):
                 path.unlink(missing_ok=True)
 
     def _waiting(self, round: int) -> Path:
-        return self.person.file.with_name(f"{self.person.file.name}.collected-{round}.npz")
+        return self.profile.file.with_name(f"{self.profile.file.name}.collected-{round}.npz")
 
     def _plan(self) -> tuple[IntegerPlan, int, int]:
-        """The plan, its first round, and by how much rounds of the run are ahead of the buffer's."""
+        """The plan, its first round, and the offset of the run's rounds from the buffer's."""
         facts = json.loads(self._fact("plan"))
         size, keep = (np.array(facts[name], np.int64) for name in ("size", "keep"))
         return IntegerPlan(size, keep, size[1:] - keep), facts["first_round"], facts["joined"]
 
     def _nonce(self, round: int) -> bytes:
-        """Known to the client alone until it opens the commitment of a round."""
-        return commitment(round, b"nonce" + self.key)
+        """Known to the client alone until it opens its commitment for a round."""
+        return commitment_hash(round, b"nonce" + self.key)
 
     def _fact(self, name: str) -> str:
         fact = self._buffer.recall(name)
         if fact is None:
-            raise InputError(f"{self.person.file} must have a {name}: has this client agreed to a deal?")
+            file = self.profile.file
+            raise InputError(f"{file} has no {name}: the client has not committed to a deal", field=name)
         return fact
 
 
-def _create(person: ClientProfile) -> None:
-    first = person.stream.collect(person.initial_volume, BEFORE)
+def _create(profile: ClientProfile) -> None:
+    first = profile.stream.collect(profile.initial_volume, BEFORE)
     DurableBuffer.create(
-        person.file,
+        profile.file,
         first,
-        initial_ages(len(first), person.initial_staleness),
-        capacity=person.capacity,
-        discard=person.discard,
-        seed=person.seed,
-        client=person.client,
+        initial_ages(len(first), profile.initial_staleness),
+        capacity=profile.capacity,
+        discard=profile.discard,
+        seed=profile.seed,
+        client=profile.client,
     ).close()

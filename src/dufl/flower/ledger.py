@@ -1,20 +1,26 @@
-"""What each client is owed and why: one SQLite file on the server, one transaction a round.
+"""What each client is owed and why: one SQLite file on the server, one transaction per round.
 
-Money is in whole cents. A round's R is shared among the clients whose update was used, by the volume that
-each trained on; cents that do not divide go to the largest remainders. So the shares of a round add up to
-R, and a round that is written stays as it is, however often it is written again.
+Amounts are integers, in cents. The payment R of a round is shared among the clients whose updates were used,
+in proportion to the volume that each trained on; indivisible cents go to the largest remainders. The shares
+of a round therefore add up to R. A round that has been written never changes, even if it is written again.
 """
 
+import csv
+import io
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 from dufl.data.database import Kind, transaction
 from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 KIND = Kind("ledger", 0x4455464D, version=1, alone=False)
 _SCHEMA = (
@@ -23,37 +29,49 @@ _SCHEMA = (
     "committed INTEGER NOT NULL, claimed INTEGER NOT NULL, cents INTEGER NOT NULL, reason TEXT NOT NULL, "
     "PRIMARY KEY (round, client)) WITHOUT ROWID",
 )
+_NONE: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a client says of a round.
+    """What a client claims for a round that it trained in.
 
     Attributes:
-        client: who.
-        committed: how many samples it agreed to hold in this round.
-        claimed: how many it says that it trained on.
-        refused: why its update was not used; empty if it was.
+        client: the number of the client.
+        volume: the number of samples that it trained on.
+        committed: the number of samples that it committed to.
+        nonce: opens the commitment.
+        mean_age: of the samples.
+        classes: the number of classes among them.
     """
 
     client: int
+    volume: int
     committed: int
-    claimed: int
-    refused: str = ""
+    nonce: bytes
+    mean_age: float
+    classes: int
 
     @property
-    def reason(self) -> str:
+    def refusal(self) -> str:
         """Why it is not paid; empty if it is."""
-        if self.refused:
-            return self.refused
-        if self.claimed > self.committed:
-            return f"claims {self.claimed} samples, agreed to {self.committed}"
-        return "" if self.claimed > 0 else "holds no samples"
+        if self.volume > self.committed:
+            return f"claimed {self.volume} samples, committed to {self.committed}"
+        return "" if self.volume > 0 else "no samples"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a client is owed for a round, in cents, or why it is owed nothing."""
+    """What a client is owed for a round, or why it is owed nothing.
+
+    Attributes:
+        round: t, from 0.
+        client: the number of the client.
+        committed: the number of samples that it committed to.
+        claimed: the number of samples that it claimed.
+        cents: the amount.
+        reason: why it is not paid; empty if it is.
+    """
 
     round: int
     client: int
@@ -64,7 +82,7 @@ class Entry:
 
 
 class Ledger:
-    """A ledger on disk; made if it is not there."""
+    """A ledger on disk. The file is created if it does not exist."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -77,16 +95,18 @@ class Ledger:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
 
-    def pay(self, round: int, payment: float, claims: Iterable[Claim]) -> list[Entry]:
-        """Share the payment of a round; if the round is there already, what it says."""
+    def pay(
+        self, round: int, payment: float, claims: Iterable[Claim], refused: Mapping[int, str] = _NONE
+    ) -> list[Entry]:
+        """Share the payment of a round, once; see `shares`. Returns the entries of the round."""
         with self._reporting():
             known = self._connection.execute("SELECT 1 FROM rounds WHERE round = ?", (round,)).fetchone()
         if not known:
-            entries = shared(round, payment, list(claims))
+            entries = shares(round, payment, list(claims), refused)
             rows = [tuple(asdict(entry).values()) for entry in entries]
             with self._reporting(), transaction(self._connection):
                 paid = sum(entry.cents for entry in entries)
@@ -95,24 +115,26 @@ class Ledger:
         return self.entries(round)
 
     def rounds(self) -> dict[int, int]:
-        """What was paid for each round, in cents."""
+        """The amount of every round, in cents."""
         with self._reporting():
             return dict(self._connection.execute("SELECT round, cents FROM rounds ORDER BY round"))
 
     def entries(self, round: int | None = None) -> list[Entry]:
-        """Everything, or one round, by round and client."""
-        which, given = ("", ()) if round is None else ("WHERE round = ?", (round,))
+        """All entries, or those of one round, by round and client."""
+        where, arguments = ("", ()) if round is None else ("WHERE round = ?", (round,))
         names = ", ".join(field.name for field in fields(Entry))
-        query = f"SELECT {names} FROM entries {which} ORDER BY round, client"
+        query = f"SELECT {names} FROM entries {where} ORDER BY round, client"
         with self._reporting():
-            return [Entry(*row) for row in self._connection.execute(query, given)]
+            return [Entry(*row) for row in self._connection.execute(query, arguments)]
 
     def check(self) -> None:
-        """Refuse a ledger with other tables, with what is no number, or whose shares do not add up."""
+        """Raise an error if tables or types are not those of a ledger, or if shares do not add up."""
         with self._reporting():
-            made = self._connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-        if sorted(text for (text,) in made) != sorted(_SCHEMA):
-            raise InputError.of(str(self.path), "a ledger with the tables rounds and entries", "others")
+            tables = self._connection.execute(
+                "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+            ).fetchall()
+        if sorted(text for (text,) in tables) != sorted(_SCHEMA):
+            raise InputError.of(str(self.path), "a ledger with the tables rounds and entries", "other tables")
         for entry in self.entries():
             *numbers, reason = asdict(entry).values()
             if not all(type(number) is int for number in numbers) or not isinstance(reason, str):
@@ -128,34 +150,118 @@ class Ledger:
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as fault:
-            raise InputError(f"{self.path} must be a usable ledger: {fault}") from fault
+        except sqlite3.Error as error:
+            raise InputError(f"{self.path} must be a usable ledger: {error}", field=str(self.path)) from error
 
 
-def cents(payment: float) -> int:
-    """Money in whole cents, rounded half to even.
+def to_cents(payment: float) -> int:
+    """An amount in cents, rounded half to even.
 
-    >>> cents(63.185), cents(0.1 + 0.2)
+    >>> to_cents(63.185), to_cents(0.1 + 0.2)
     (6318, 30)
     """
     return int((Decimal(repr(float(payment))) * 100).quantize(Decimal(1), ROUND_HALF_EVEN))
 
 
-def shared(round: int, payment: float, claims: Sequence[Claim]) -> list[Entry]:
-    """Who gets what of a payment; all of it goes to those who are paid, if there are any.
+def shares(
+    round: int, payment: float, claims: Sequence[Claim], refused: Mapping[int, str] = _NONE
+) -> list[Entry]:
+    """How a payment is shared. All of it goes to the clients that are paid, if there are any.
 
-    >>> [entry.cents for entry in shared(0, 1.0, [Claim(0, 5, 5), Claim(1, 5, 5), Claim(2, 5, 5)])]
+    Args:
+        round: t, from 0.
+        payment: R.
+        claims: at most one per client.
+        refused: the clients that are not paid, and why; with or without a claim.
+
+    >>> claims = [Claim(client, 5, 5, b"", 1.0, 1) for client in range(3)]
+    >>> [entry.cents for entry in shares(0, 1.0, claims)]
     [34, 33, 33]
+    >>> [(entry.client, entry.cents, entry.reason) for entry in shares(0, 1.0, claims[:1], {1: "no reply"})]
+    [(0, 100, ''), (1, 0, 'no reply')]
     """
-    names = [claim.client for claim in claims]
-    if len(set(names)) < len(names):
-        raise InputError.of("the clients of a round", "each there once", names)
-    whole = sum(claim.claimed for claim in claims if not claim.reason)
-    due = cents(payment)
-    parts = [(0, 0) if claim.reason else divmod(due * claim.claimed, whole) for claim in claims]
-    left = due - sum(part for part, _ in parts) if whole else 0
-    first = sorted(range(len(parts)), key=lambda k: (-parts[k][1], names[k]))[:left]
-    return [
-        Entry(round, claim.client, claim.committed, claim.claimed, part + (k in first), claim.reason)
-        for k, (claim, (part, _)) in enumerate(zip(claims, parts, strict=True))
-    ]
+    by_client = {claim.client: claim for claim in claims}
+    if len(by_client) < len(claims):
+        raise InputError.of("claims", "at most one per client", [claim.client for claim in claims])
+    reasons = {client: claim.refusal for client, claim in by_client.items()} | dict(refused)
+    volumes = {client: by_client[client].volume for client, reason in reasons.items() if not reason}
+    cents, total = to_cents(payment), sum(volumes.values())
+    parts = {client: divmod(cents * volume, total) for client, volume in volumes.items()}
+    left = cents - sum(part for part, _ in parts.values()) if parts else 0
+    first = sorted(parts, key=lambda client: (-parts[client][1], client))[:left]
+    entries = []
+    for client in sorted(reasons):
+        claim = by_client.get(client)
+        committed, claimed = (claim.committed, claim.volume) if claim else (0, 0)
+        share = parts.get(client, (0, 0))[0] + (client in first)
+        entries.append(Entry(round, client, committed, claimed, share, reasons[client]))
+    return entries
+
+
+def money(cents: int) -> str:
+    """Cents as an amount.
+
+    >>> money(6318), money(5)
+    ('63.18', '0.05')
+    """
+    return f"{cents // 100:,}.{cents % 100:02d}"
+
+
+def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Totals per client, and the entries that were not paid, as numbers.
+
+    A round counts as paid if the amount owed for it is positive. An update that was used in a round whose
+    payment is 0 is recorded, but not paid.
+    """
+    clients: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        total = clients.setdefault(entry.client, {"rounds_paid": 0, "samples_paid": 0, "cents": 0})
+        if entry.cents:
+            total["rounds_paid"] += 1
+            total["samples_paid"] += entry.claimed
+            total["cents"] += entry.cents
+    return {
+        "rounds_paid": len({entry.round for entry in entries if entry.cents}),
+        "rounds_recorded": len({entry.round for entry in entries}),
+        "cents": sum(entry.cents for entry in entries),
+        "clients": [{"client": client} | total for client, total in sorted(clients.items())],
+        "refused": [
+            {"round": entry.round, "client": entry.client, "reason": entry.reason}
+            for entry in entries
+            if entry.reason
+        ],
+    }
+
+
+def ledger_table(summary: dict[str, Any]) -> "Group":
+    """The tables that `dufl ledger` prints."""
+    from rich.console import Group
+    from rich.table import Table
+
+    rounds = f"{summary['rounds_paid']} of {summary['rounds_recorded']} rounds"
+    owed = Table(title=f"Owed for {rounds}: {money(summary['cents'])}", title_justify="left")
+    for column in ("client", "rounds paid", "samples paid", "owed", "share"):
+        owed.add_column(column, justify="right")
+    for row in summary["clients"]:
+        share = row["cents"] / summary["cents"] if summary["cents"] else 0.0
+        cells = (row["client"], row["rounds_paid"], f"{row['samples_paid']:,}", money(row["cents"]))
+        owed.add_row(*map(str, cells), f"{100 * share:.1f} %")
+    if not summary["refused"]:
+        return Group(owed)
+    refused = Table(title="Not paid", title_justify="left")
+    for column in ("round", "client", "reason"):
+        refused.add_column(column, justify="left" if column == "reason" else "right")
+    for row in summary["refused"]:
+        refused.add_row(str(row["round"]), str(row["client"]), row["reason"])
+    return Group(owed, refused)
+
+
+def ledger_csv(entries: Sequence[Entry]) -> str:
+    """The entries as CSV, one line per entry."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["round", "client", "committed", "claimed", "owed", "reason"])
+    for e in entries:
+        owed = f"{e.cents // 100}.{e.cents % 100:02d}"
+        writer.writerow([e.round, e.client, e.committed, e.claimed, owed, e.reason])
+    return text.getvalue()

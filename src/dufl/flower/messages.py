@@ -1,6 +1,7 @@
-"""What goes over the wire: questions, answers, deals and claims as Flower's records, and nothing else.
+"""The messages between server and clients, as Flower's records.
 
-A client's costs are in none of them, and single volumes are behind masks or hashes until they are claimed.
+No message carries a client's costs. The volumes of a single client are masked or hashed until the client
+claims them.
 """
 
 import hashlib
@@ -13,61 +14,64 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from dufl.errors import InputError
+from dufl.flower.ledger import Claim
 from dufl.game.dynamics import Array as Volumes
-from dufl.game.negotiation import Question
+from dufl.game.negotiation import Announcement
+from dufl.game.parameters import Offer
 
 HELLO = "query.hello"
 BEST_RESPONSE = "query.best_response"
 COMMIT = "query.commit"
-RECORD = "dufl"  # the name of our record in a message
+RECORD = "dufl"  # the name of DUFL's record in a message
 
-Anything = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a client is: its number and its public key."""
+    """The number and the public key of a client."""
 
     client: int
     key: bytes
 
     def to_records(self) -> RecordDict:
-        """As it is sent."""
+        """The content of a message."""
         return RecordDict({RECORD: ConfigRecord({"client": self.client, "key": self.key})})
 
     @classmethod
     def read(cls, records: RecordDict) -> "Hello":
-        """As it was sent."""
+        """From the content of a message."""
         config = _config(records)
-        return cls(_whole(config, "client"), _bytes(config, "key"))
+        return cls(_integer(config, "client"), _bytes(config, "key"))
 
 
 @dataclass(frozen=True, eq=False)
-class Questions:
-    """What all clients are asked at once.
+class Query:
+    """Announcements that all clients respond to.
 
     Attributes:
-        name: no other questions to these clients have it.
-        first_round: of the plan that is asked for.
-        roster: the public key of every client that is asked; none of them masks its answer if it is empty.
-        questions: some offers.
+        id: unique among the queries to these clients.
+        first_round: of the plan.
+        roster: the public keys of all clients that receive the query; if empty, answers are not masked.
+        announcements: of one or more offers.
     """
 
-    name: str
+    id: str
     first_round: int
     roster: Mapping[int, bytes]
-    questions: Sequence[Question]
+    announcements: Sequence[Announcement]
 
     def to_records(self) -> RecordDict:
-        """As they are sent."""
+        """The content of a message."""
+        offers = [announcement.offer for announcement in self.announcements]
         arrays = {
-            "payment": np.array([q.payment for q in self.questions]),
-            "conservation_rate": np.array([q.conservation_rate for q in self.questions]),
-            "announced_volume": np.array([q.announced_volume for q in self.questions]),
+            "payment": np.array([offer.payment for offer in offers]),
+            "conservation_rate": np.array([offer.conservation_rate for offer in offers]),
+            "announced_volume": np.array([each.announced_volume for each in self.announcements]),
         }
         config = ConfigRecord(
             {
-                "name": self.name,
+                "id": self.id,
                 "first_round": self.first_round,
                 "clients": list(self.roster),
                 "keys": list(self.roster.values()),
@@ -76,133 +80,116 @@ class Questions:
         return RecordDict({RECORD: config, "arrays": to_arrays(arrays)})
 
     @classmethod
-    def read(cls, records: RecordDict) -> "Questions":
-        """As they were sent."""
+    def read(cls, records: RecordDict) -> "Query":
+        """From the content of a message."""
         config, arrays = _config(records), from_arrays(records["arrays"])
         rows = zip(arrays["payment"], arrays["conservation_rate"], arrays["announced_volume"], strict=True)
         return cls(
-            str(config["name"]),
-            _whole(config, "first_round"),
+            str(config["id"]),
+            _integer(config, "first_round"),
             dict(zip(_list(config, "clients"), _list(config, "keys"), strict=True)),
-            [Question(float(payment), float(rate), volume) for payment, rate, volume in rows],
+            [
+                Announcement(Offer(payment=float(payment), conservation_rate=float(rate)), volume)
+                for payment, rate, volume in rows
+            ],
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a client answers: its volumes for every question, behind masks or in the open."""
+    """A client's volumes for every announcement, masked or not."""
 
     client: int
-    volumes: Anything
+    volumes: AnyArray
 
     def to_records(self) -> RecordDict:
-        """As it is sent."""
+        """The content of a message."""
         config = ConfigRecord({"client": self.client})
         return RecordDict({RECORD: config, "arrays": to_arrays({"volumes": self.volumes})})
 
     @classmethod
     def read(cls, records: RecordDict, shape: tuple[int, int], masked: bool) -> "Answer":
-        """As it was sent, to so many questions on so many rounds."""
+        """From the content of a message; `shape` is (announcements, rounds)."""
         volumes = from_arrays(records.get("arrays")).get("volumes", np.zeros(()))
         if volumes.shape != shape or volumes.dtype != (np.uint64 if masked else np.float64):
-            raise InputError.of("an answer", f"{shape} volumes", f"{volumes.dtype} of {volumes.shape}")
+            raise InputError.of("volumes", f"of shape {shape}", f"{volumes.dtype} of shape {volumes.shape}")
         if not masked and not are_volumes(volumes):
-            raise InputError.of("an answer", "volumes, all >= 0", volumes.min())
-        return cls(_whole(_config(records), "client"), volumes)
+            raise InputError.of("volumes", "finite and >= 0", volumes.min())
+        return cls(_integer(_config(records), "client"), volumes)
 
 
 @dataclass(frozen=True)
 class Commitment:
-    """What a client binds itself to: a hash of its volume in every round of the plan."""
+    """A client's commitment to its plan: one hash per round."""
 
     client: int
     hashes: tuple[bytes, ...]
 
     def to_records(self) -> RecordDict:
-        """As it is sent."""
+        """The content of a message."""
         return RecordDict({RECORD: ConfigRecord({"client": self.client, "hashes": list(self.hashes)})})
 
     @classmethod
     def read(cls, records: RecordDict, rounds: int) -> "Commitment":
-        """As it was sent, for so many rounds."""
+        """From the content of a message."""
         config = _config(records)
         hashes = tuple(_list(config, "hashes"))
         if len(hashes) != rounds or not all(isinstance(each, bytes) for each in hashes):
-            raise InputError.of("hashes", f"one for each of {rounds} rounds", f"{len(hashes)} of them")
-        return cls(_whole(config, "client"), hashes)
+            raise InputError.of("hashes", f"one for each of {rounds} rounds", f"{len(hashes)} hashes")
+        return cls(_integer(config, "client"), hashes)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """What a client says of a round that it trained in.
+def claim_record(claim: Claim) -> ConfigRecord:
+    """A claim, to be added to the reply of the client's app."""
+    return ConfigRecord(vars(claim))
 
-    Attributes:
-        client: who.
-        volume: how many samples it trained on.
-        committed: how many it committed itself to.
-        nonce: which opens the commitment.
-        mean_age: of the samples.
-        classes: how many there are among them.
-    """
 
-    client: int
-    volume: int
-    committed: int
-    nonce: bytes
-    mean_age: float
-    classes: int
-
-    def to_record(self) -> ConfigRecord:
-        """As it is sent, beside what the app sends."""
-        return ConfigRecord(vars(self))
-
-    @classmethod
-    def read(cls, records: RecordDict) -> "Claim":
-        """As it was sent."""
-        config = _config(records)
-        age = config.get("mean_age")
-        if not isinstance(age, float) or not 0 <= age < np.inf:
-            raise InputError.of("mean_age", "a number >= 0", repr(age))
-        numbers = {name: _whole(config, name) for name in ("client", "volume", "committed", "classes")}
-        return cls(nonce=_bytes(config, "nonce"), mean_age=age, **numbers)
+def read_claim(records: RecordDict) -> Claim:
+    """The claim in the content of a reply."""
+    config = _config(records)
+    age = config.get("mean_age")
+    if not isinstance(age, float) or not 0 <= age < np.inf:
+        raise InputError.of("mean_age", "a number >= 0", repr(age))
+    numbers = {name: _integer(config, name) for name in ("client", "volume", "committed", "classes")}
+    return Claim(nonce=_bytes(config, "nonce"), mean_age=age, **numbers)
 
 
 def round_of(records: RecordDict) -> int:
-    """The round that a message to train is of, from 0."""
-    return _whole(_config(records), "round")
+    """The round of a train message, from 0."""
+    return _integer(_config(records), "round")
 
 
-def commitment(volume: int, nonce: bytes) -> bytes:
-    """A hash that binds to a volume and says nothing of it."""
+def commitment_hash(volume: int, nonce: bytes) -> bytes:
+    """A hash that binds to a volume and hides it."""
     return hashlib.sha256(nonce + volume.to_bytes(8, "big")).digest()
 
 
-def to_arrays(arrays: Mapping[str, Anything]) -> ArrayRecord:
-    """Arrays by name."""
+def to_arrays(arrays: Mapping[str, AnyArray]) -> ArrayRecord:
+    """Arrays by name, as a record."""
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
-def from_arrays(record: Any) -> dict[str, Anything]:
-    """The arrays of a record."""
+def from_arrays(record: Any) -> dict[str, AnyArray]:
+    """The arrays of a record, by name."""
     if not isinstance(record, ArrayRecord):
-        raise InputError.of("a message", "one with a record of arrays", type(record).__name__)
+        raise InputError.of("arrays", "a record of arrays", type(record).__name__)
     try:
         return {name: array.numpy() for name, array in record.items()}
-    except (TypeError, ValueError, EOFError, OSError) as fault:
-        raise InputError(f"arrays must be readable: {fault}") from None
+    except (TypeError, ValueError, EOFError, OSError) as error:
+        raise InputError(f"arrays must be readable: {error}", field="arrays") from None
 
 
 def _config(records: RecordDict) -> ConfigRecord:
     record = records.get(RECORD)
     if not isinstance(record, ConfigRecord):
-        raise InputError.of("a message", f"one with a record {RECORD!r}", list(records))
+        raise InputError.of("message", f"one with a record {RECORD!r}", list(records))
     return record
 
 
-def _whole(config: ConfigRecord, name: str) -> int:
+def _integer(config: ConfigRecord, name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InputError.of(name, "a whole number >= 0", repr(value))
+        raise InputError.of(name, "an integer >= 0", repr(value))
     return value
 
 
@@ -221,5 +208,5 @@ def _list(config: ConfigRecord, name: str) -> list[Any]:
 
 
 def are_volumes(values: Volumes) -> bool:
-    """Whether these can be volumes."""
+    """Whether all values are finite and >= 0."""
     return bool(np.isfinite(values).all() and (values >= 0).all())

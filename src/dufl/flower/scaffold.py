@@ -1,10 +1,9 @@
-"""`dufl flower new`: an app directory for `flwr run`, with DUFL's own apps to begin with."""
+"""`dufl flower new`: an app directory for `flwr run` that starts with DUFL's own apps."""
 
 from pathlib import Path
 
 from dufl.errors import InputError
 from dufl.experiment.files import make_directory, write_text
-from dufl.flower.private import write_private
 
 PROJECT = """\
 [build-system]
@@ -16,26 +15,26 @@ name = "{name}"
 version = "0.1.0"
 description = "Federated learning on fresh data."
 license = "LicenseRef-Proprietary"
-dependencies = []  # of your own code; DUFL and Flower are those of the machine it runs on
+dependencies = []  # of your own code; DUFL and Flower must be installed on every machine
 
 [tool.hatch.build.targets.wheel]
 packages = ["app"]
 
 [tool.flwr.app]
 publisher = "{name}"
-fab-include = ["app/**/*.py"]  # what is sent to SuperLink and nodes: no costs, no runs
+fab-include = ["app/**/*.py"]  # the bundle for SuperLink and nodes: no costs, no results
 
 [tool.flwr.app.components]
 serverapp = "app.server:app"
 clientapp = "app.client:app"
 
 [tool.flwr.app.config]
-config = {config}      # what the server knows
-folder = {folder}      # model, metrics, deal and ledger go there
-client-config = {client}   # what clients know, in simulation; in a deployment every node has its own
-client-folder = {clients}  # their buffers go there, likewise
-timeout = 600.0        # seconds that a round, or a phase of negotiation, waits for its clients
-negotiate = true       # false: the costs in `config` are those of the clients
+config = {config}      # the server's configuration
+folder = {folder}      # for model, metrics, deal and ledger
+client-config = {client}   # the clients' configuration in simulation; in a deployment, every node has its own
+client-folder = {clients}  # for the clients' buffers in simulation; in a deployment, every node has its own
+timeout = 600.0        # seconds to wait for clients in a round, or in a phase of the negotiation
+negotiate = true       # false: `config` has the true costs of the clients
 """
 IGNORED = """\
 /server.toml
@@ -45,14 +44,14 @@ IGNORED = """\
 *.fab
 """
 SERVER = '''\
-"""The server. For your own strategy, see `dufl.flower.server.DataUpdateStrategy(strategy, game, folder)`."""
+"""The server. For a strategy of your own, use `dufl.flower.DataUpdateStrategy(strategy, game, folder)`."""
 
 from dufl.flower.app import deployed_server
 
 app = deployed_server()
 '''
 CLIENT = '''\
-"""A client. For an app of your own: `DataUpdateMod(person)` of dufl.flower.client."""
+"""The client. For an app of your own, use `dufl.flower.DataUpdateMod(profile)`."""
 
 from dufl.flower.app import deployed_client
 
@@ -61,19 +60,24 @@ app = deployed_client()
 
 
 def new_app(folder: Path, config: str) -> None:
-    """Write an app directory; `config` is the text of the configuration."""
+    """Write an app directory.
+
+    Args:
+        folder: the directory; it must be new or empty.
+        config: the text of the configuration.
+    """
     if folder.exists() and any(folder.iterdir()):
-        raise InputError.of("DIR", "new or empty", folder)
-    where = make_directory(folder).absolute()
-    make_directory(where / "app")
-    letters = "".join(letter if letter.isalnum() else "-" for letter in where.name.lower())
+        raise InputError.of("folder", "new or empty", folder)
+    root = make_directory(folder).absolute()
+    make_directory(root / "app")
+    name = "".join(letter if letter.isalnum() else "-" for letter in root.name.lower())
     texts = {
         "pyproject.toml": PROJECT.format(
-            name=letters.strip("-") or "app",
-            config=repr(str(where / "server.toml")),
-            folder=repr(str(where / "run")),
-            client=repr(str(where / "client.toml")),
-            clients=repr(str(where / "clients")),
+            name=name.strip("-") or "app",
+            config=repr(str(root / "server.toml")),
+            folder=repr(str(root / "run")),
+            client=repr(str(root / "client.toml")),
+            clients=repr(str(root / "clients")),
         ),
         "app/__init__.py": '"""Federated learning on fresh data."""\n',
         "app/server.py": SERVER,
@@ -81,6 +85,6 @@ def new_app(folder: Path, config: str) -> None:
         ".gitignore": IGNORED,
     }
     for name, text in texts.items():
-        write_text(where / name, text)
+        write_text(root / name, text)
     for name in ("server.toml", "client.toml"):
-        write_private(where / name, config)  # costs are what only the one who pays them knows
+        write_text(root / name, config, private=True)  # it holds costs

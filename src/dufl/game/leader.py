@@ -131,8 +131,8 @@ def algorithm1(
     return choices[-1], trace
 
 
-def no_update(game: Game) -> ServerCost:
-    """The cost of paying nothing and keeping everything: R = 0, θ = 1."""
+def no_update_cost_by_term(game: Game) -> ServerCost:
+    """U by round and term without payment and with everything conserved: R = 0, θ = 1."""
     total = np.full(game.num_rounds, game.clients.initial_total)
     return server_cost(game, 0.0, 1.0, total)
 

@@ -1,11 +1,10 @@
-"""Planning without knowing the clients' costs: offers go out, and only the sum of the answers comes back.
+"""Planning without knowing the clients' costs, from the sums of their answers alone.
 
 The server's cost depends on the clients through φ alone, and a client's answer to (R, θ, φ) is its volume
-D_k(t). So a server that asks all clients the same questions, and sees no more than Σ_k D_k(t) for each,
-can find the equilibrium as well as one that knows every α_k and β_k. It keeps a guess of a few types of
-clients that would answer like the real ones, plans with it, asks what the real ones make of the plan and
-of some offers around it, and mends the guess. A question costs nothing compared with a phase of messages,
-so every phase carries several.
+D_k(t). A server that sends the same announcements to all clients, and sees no more than Σ_k D_k(t) for each,
+can therefore find the equilibrium as well as one that knows every α_k and β_k. It models the clients by a few
+types. In every phase it plans for these types, sends the plan and some offers around it, and fits the types
+to the answers. The cost of a phase hardly depends on what it carries, so every phase carries several offers.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,64 +17,63 @@ from dufl.errors import DuflError
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.leader import Algorithm1Options, no_update
+from dufl.game.leader import Algorithm1Options, no_update_cost_by_term
 from dufl.game.mean_field import find_equilibrium, price_of
-from dufl.game.parameters import Game
+from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
 from dufl.game.utility import server_cost
 
-TYPES = 4  # in the guess
-SETTLED = 1e-3  # by how much an offer may cost more than the best one, as the guess has it
+TYPES = 4  # of clients in the server's model
+SETTLED = 1e-3  # relative excess cost at which the previous offer is kept
 AROUND = ((0.5, 0.0), (2.0, 0.0), (1.0, -0.2), (1.0, 0.2))  # factors of R and shifts of θ
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What every client is asked: how much would you hold, if this were so?
+class Announcement:
+    """What the server announces to every client.
 
     Attributes:
-        payment: R.
-        conservation_rate: θ.
-        announced_volume: φ(t), what all clients together are said to hold.
+        offer: (R, θ).
+        announced_volume: φ(t), the total volume of all clients.
     """
 
-    payment: float
-    conservation_rate: float
+    offer: Offer
     announced_volume: Array
 
-    def answer(self, clients: Clients) -> Array:
-        """Σ_k D_k(t), each D_k the best response."""
-        price, slope = price_of(self.payment, self.announced_volume, "mean-field")
-        return total_response(clients, price, slope, self.conservation_rate)
+    def response(self, clients: Clients) -> Array:
+        """Σ_k D_k(t), where each D_k is the client's best response."""
+        price, slope = price_of(self.offer.payment, self.announced_volume, "mean-field")
+        return total_response(clients, price, slope, self.offer.conservation_rate)
 
 
-Ask = Callable[[Sequence[Question]], Sequence[Array]]
+Ask = Callable[[Sequence[Announcement]], Sequence[Array]]
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
-    """What a negotiation ends with.
+class NegotiatedPlan:
+    """The result of a negotiation.
 
     Attributes:
-        payment: R.
-        conservation_rate: θ.
-        announced_volume: φ(t), to which every client's plan is the best response.
-        total_volume: Σ_k D_k(t), what the plans add up to.
+        announcement: the offer, and the φ(t) to which every client's plan is the best response.
+        total_volume: Σ_k D_k(t), the sum of the clients' plans.
         residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
         phases: how often the clients were asked.
-        server_cost: U at the volumes that were answered.
-        no_update_cost: U if nothing were paid and everything kept.
+        server_cost: U at the volumes that the clients answered.
+        no_update_cost: U without payment and with everything conserved.
     """
 
-    payment: float
-    conservation_rate: float
-    announced_volume: Array
+    announcement: Announcement
     total_volume: Array
     residual: float
     phases: int
     server_cost: float
     no_update_cost: float
+
+    @property
+    def offer(self) -> Offer:
+        """(R, θ)."""
+        return self.announcement.offer
 
 
 def negotiate(
@@ -85,50 +83,54 @@ def negotiate(
     method: Method = "stackelberg",
     algorithm1: Algorithm1Options | None = None,
     tolerance: float = 1e-3,
-    most: int = 12,
-) -> Agreement:
-    """Find the server's best offer and the clients' equilibrium by asking them.
+    max_phases: int = 12,
+) -> NegotiatedPlan:
+    """Find the server's best offer and the clients' equilibrium by asking the clients.
 
     Args:
-        game: the server's view; of `clients` only the number must be right, the rest is a first guess.
-        ask: puts questions to all clients and gives the sum of their answers to each; one phase of messages.
+        game: the server's view. Of `clients`, only the number must be right; the rest is a first guess.
+        ask: sends announcements to all clients and returns the sum of their answers to each, in one phase of
+            messages.
         method: see `solve`.
-        algorithm1: likewise.
-        tolerance: the residual to reach.
-        most: phases after which it is given up.
+        algorithm1: see `solve`.
+        tolerance: the largest residual that ends the negotiation.
+        max_phases: the number of phases after which the negotiation fails.
+
+    Raises:
+        DuflError: if the negotiation does not converge within `max_phases`.
 
     >>> private = Clients.draw(15, seed=3)
-    >>> found = negotiate(Game(), lambda questions: [q.answer(private) for q in questions])
+    >>> negotiated = negotiate(Game(), lambda announcements: [a.response(private) for a in announcements])
     >>> known = solve(Game(clients=private))
-    >>> bool(found.residual < 1e-3 and abs(found.server_cost / known.server_cost - 1) < 5e-3)
+    >>> bool(negotiated.residual < 1e-3 and abs(negotiated.server_cost / known.server_cost - 1) < 5e-3)
     True
     """
-    guess, seen, offer = _first_guess(game.clients), [], None
-    error = np.ones(game.num_rounds)  # by which factor the answer to the offer differs from the guess
-    for phase in range(1, most + 1):
-        view = game.replace(clients=guess)
+    types, history, offer = _first_types(game.clients), [], None
+    error = np.ones(game.num_rounds)  # ratio of the last answer to the one that the types predict
+    for phase in range(1, max_phases + 1):
+        view = game.replace(clients=types)
         offer = _choose(view, offer, method, algorithm1)
-        questions = [_question(guess, game, *offer, error)]
-        questions += [_question(guess, game, *near) for near in _around(game, *offer)]
-        answers = ask(questions)
-        seen += list(zip(questions, answers, strict=True))
-        known = _refit(guess, seen)
-        best, answer = questions[0], answers[0]
+        announcements = [_announce(types, game, offer, error)]
+        announcements += [_announce(types, game, near) for near in _around(game, offer)]
+        answers = ask(announcements)
+        history += list(zip(announcements, answers, strict=True))
+        fitted = _refit(types, history)
+        best, answer = announcements[0], answers[0]
         residual = float(np.abs(answer / best.announced_volume - 1).max())
-        after = game.replace(clients=known)
+        after = game.replace(clients=fitted)
         if residual <= tolerance and phase > 1 and _choose(after, offer, method, algorithm1) == offer:
-            cost = server_cost(after, *offer, answer).total
-            idle = no_update(after).total
-            return Agreement(*offer, best.announced_volume, answer, residual, phase, cost, idle)
-        guess, error = known, answer / best.answer(known)
+            cost = server_cost(after, offer.payment, offer.conservation_rate, answer).total
+            idle = no_update_cost_by_term(after).total
+            return NegotiatedPlan(best, answer, residual, phase, cost, idle)
+        types, error = fitted, answer / best.response(fitted)
     raise DuflError(
-        f"the negotiation must end within {most} phases of messages, but the planned volumes are still "
-        f"{100 * residual:.2g} % off what was announced"
+        f"the negotiation did not converge within {max_phases} phases of messages: the planned volumes still "
+        f"differ by {100 * residual:.2g} % from the announced ones"
     )
 
 
-def _first_guess(clients: Clients) -> Clients:
-    """A few types, apart even where all clients are thought to be alike."""
+def _first_types(clients: Clients) -> Clients:
+    """The types of the first phase; they differ even if all clients are assumed to be equal."""
     few = compress(clients, TYPES)
     if few.size == TYPES:
         return few
@@ -144,60 +146,65 @@ def _first_guess(clients: Clients) -> Clients:
 
 
 def _choose(
-    view: Game, before: tuple[float, float] | None, method: Method, algorithm1: Algorithm1Options | None
-) -> tuple[float, float]:
-    """The best offer to the guessed clients; the one before, if it is nearly as good."""
-    plan = solve(view, method=method, algorithm1=algorithm1)
-    best = plan.payment, plan.conservation_rate
-    if before is None or before == best:
+    view: Game, previous: Offer | None, method: Method, algorithm1: Algorithm1Options | None
+) -> Offer:
+    """The best offer to the types; the previous one if it is nearly as good."""
+    # No certificate: it would judge the types, while the clients' own answers judge the plan.
+    plan = solve(view, method=method, algorithm1=algorithm1, certified=False)
+    best = plan.offer
+    if previous is None or previous == best:
         return best
+    payment, rate = previous.payment, previous.conservation_rate
     if method == "algorithm1":
-        near = abs(before[0] - best[0]) <= 0.01 * best[0] and abs(before[1] - best[1]) <= 0.01
-        return before if near else best
-    found = find_equilibrium(view.clients, view.num_rounds, *before)
-    cost = server_cost(view, *before, found.total_volume).total
-    return before if cost <= (1 + SETTLED) * plan.server_cost else best
+        near = abs(payment - best.payment) <= 0.01 * best.payment
+        return previous if near and abs(rate - best.conservation_rate) <= 0.01 else best
+    total = find_equilibrium(view.clients, view.num_rounds, payment, rate).total_volume
+    cost = server_cost(view, payment, rate, total).total
+    return previous if cost <= (1 + SETTLED) * plan.server_cost else best
 
 
-def _around(game: Game, payment: float, rate: float) -> list[tuple[float, float]]:
-    """Offers near one, from which the guess learns how answers change."""
+def _around(game: Game, offer: Offer) -> list[Offer]:
+    """Offers near one, which show how answers change with the offer."""
+    payment, rate = offer.payment, offer.conservation_rate
     if payment == 0:
         payment, rate = 0.1 * game.payment_range[1] or 1.0, 0.5
     return [
-        (factor * payment, float(np.clip(rate + shift, *game.conservation_range))) for factor, shift in AROUND
+        Offer(
+            payment=factor * payment,
+            conservation_rate=float(np.clip(rate + shift, *game.conservation_range)),
+        )
+        for factor, shift in AROUND
     ]
 
 
-def _question(
-    guess: Clients, game: Game, payment: float, rate: float, error: Array | None = None
-) -> Question:
-    """An offer with the φ that comes true if the clients answer as guessed, but for a known error."""
-    volume = find_equilibrium(guess, game.num_rounds, payment, rate).announced_volume
+def _announce(types: Clients, game: Game, offer: Offer, error: Array | None = None) -> Announcement:
+    """An offer with the φ at which the types' answer, corrected by a known error, is φ itself."""
+    payment, rate = offer.payment, offer.conservation_rate
+    volume = find_equilibrium(types, game.num_rounds, payment, rate).announced_volume
     if error is not None and payment > 0:
-        for _ in range(60):  # halves the distance every time
-            answer = Question(payment, rate, volume).answer(guess)
-            volume = np.sqrt(volume * error * answer)
-    return Question(payment, rate, volume)
+        for _ in range(60):  # every pass halves the distance
+            volume = np.sqrt(volume * error * Announcement(offer, volume).response(types))
+    return Announcement(offer, volume)
 
 
-def _refit(guess: Clients, seen: Sequence[tuple[Question, Array]]) -> Clients:
-    """The types whose answers are nearest to those that were given, in relative terms."""
-    first = seen[-1][1][0]  # Σ_k D_k(0), whatever is offered
-    size = guess.size
-    start = np.log(np.concatenate([guess.collection_cost, np.maximum(guess.training_cost, 1e-12)]))
+def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Clients:
+    """The types whose answers are nearest to the given ones, in relative terms."""
+    first = history[-1][1][0]  # Σ_k D_k(0), which no offer changes
+    size = types.size
+    start = np.log(np.concatenate([types.collection_cost, np.maximum(types.training_cost, 1e-12)]))
 
-    def types(logs: Array) -> Clients:
+    def from_logs(logs: Array) -> Clients:
         return Clients(
-            guess.initial_volume * (first / guess.initial_total),
+            types.initial_volume * (first / types.initial_total),
             np.exp(logs[:size]),
             np.exp(logs[size:]),
-            guess.initial_staleness,
-            multiplicity=guess.multiplicity,
+            types.initial_staleness,
+            multiplicity=types.multiplicity,
         )
 
-    def misses(logs: Array) -> Array:
-        clients = types(logs)
-        found = [question.answer(clients) / answer - 1 for question, answer in seen]
-        return np.concatenate([*found, 1e-4 * (logs - start)])  # of equally good guesses the nearest
+    def residuals(logs: Array) -> Array:
+        clients = from_logs(logs)
+        misfits = [announcement.response(clients) / answer - 1 for announcement, answer in history]
+        return np.concatenate([*misfits, 1e-4 * (logs - start)])  # of equally good fits, the nearest
 
-    return types(least_squares(misses, start, max_nfev=50, bounds=(start - 5, start + 5)).x)
+    return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(start - 5, start + 5)).x)

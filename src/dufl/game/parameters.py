@@ -21,6 +21,18 @@ _WEIGHTS = ("decay", "volume_weight", "staleness_weight")
 _CONVEXITY = ("strong_convexity", "smoothness", "learning_rate")
 
 
+class Offer(Inputs):
+    """The server's offer to the clients.
+
+    Attributes:
+        payment: R, per round.
+        conservation_rate: θ, the share of its samples that a client keeps from one round to the next.
+    """
+
+    payment: NonNegative
+    conservation_rate: Share
+
+
 class Game(Inputs):
     """One federation and the server's view of it; by default the paper's.
 

@@ -18,25 +18,19 @@ from dufl.game import leader as leaders
 from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
-from dufl.game.leader import Algorithm1Options, Trace, no_update
+from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
+from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
-from dufl.inputs import Inputs, NonNegative, Share
+from dufl.inputs import Inputs
 from dufl.late import late
 
 Method = Literal["stackelberg", "algorithm1"]
-
-
-class Offer(Inputs):
-    """What the server announces: R and θ."""
-
-    payment: NonNegative
-    conservation_rate: Share
 
 
 class _Method(Inputs):
@@ -70,6 +64,11 @@ class Plan:
     competition: Competition
     method: str
     trace: Trace | None = None
+
+    @property
+    def offer(self) -> Offer:
+        """(R, θ)."""
+        return Offer(payment=self.payment, conservation_rate=self.conservation_rate)
 
     @property
     def total_volume(self) -> Array:
@@ -107,14 +106,14 @@ class Plan:
         return server_cost(self.game, self.payment, self.conservation_rate, self.total_volume)
 
     @cached_property
-    def no_update(self) -> ServerCost:
-        """U by round and term if nothing were paid and everything kept."""
-        return no_update(self.game)
+    def no_update_cost_by_term(self) -> ServerCost:
+        """U by round and term without payment and with everything conserved."""
+        return no_update_cost_by_term(self.game)
 
     @property
     def no_update_cost(self) -> float:
-        """U if nothing were paid and everything kept."""
-        return self.no_update.total
+        """U without payment and with everything conserved."""
+        return self.no_update_cost_by_term.total
 
     @cached_property
     def mean_staleness(self) -> Array:
@@ -172,11 +171,6 @@ class Plan:
             f"server_cost={self.server_cost:.6g}, method={self.method!r}, competition={self.competition!r}, "
             f"clients={self.game.clients.size}, rounds={self.game.num_rounds}, residual={self.residual:.1e})"
         )
-
-    @property
-    def offer(self) -> Offer:
-        """(R, θ), what the server announces."""
-        return Offer(payment=self.payment, conservation_rate=self.conservation_rate)
 
     def to_frame(self) -> Any:
         """A pandas `DataFrame` with one row per round: volume, collection, staleness and cost by term."""

@@ -16,7 +16,7 @@ A state is a mapping from names to vectors, so that a checkpoint can hold it.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,16 @@ def refusal(update: Update, size: int) -> str:
     """Why an update must not be used; empty if it may."""
     if update.weights.shape != (size,):
         return f"weights of shape {update.weights.shape}, not ({size},)"
-    if np.isnan(update.weights).any() or np.isnan(update.model_buffers).any():
+    return bad_values(update.weights, update.model_buffers)
+
+
+def bad_values(*arrays: npt.NDArray[Any]) -> str:
+    """Why arrays must not be aggregated; empty if they may."""
+    if any(array.dtype.kind not in "fiub" for array in arrays):
+        return "weights that are not numeric"
+    if any(np.isnan(array).any() for array in arrays):
         return "weights that are not a number"
-    if np.isinf(update.weights).any() or np.isinf(update.model_buffers).any():
+    if any(np.isinf(array).any() for array in arrays):
         return "infinite weights"
     return ""
 

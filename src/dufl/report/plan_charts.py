@@ -21,7 +21,7 @@ def cost_chart(plan: Plan, baseline: Plan | None = None) -> Chart:
     named = [("this plan", plan.cost_by_term)]
     if baseline is not None:
         named.append(("Algorithm 1", baseline.cost_by_term))
-    named.append(("no update", plan.no_update))
+    named.append(("no update", plan.no_update_cost_by_term))
     names = [name for name, _ in named]
     parts = [[float(part.sum()) for part in (c.payment, c.volume, c.staleness)] for _, c in named]
     traces: list[Trace] = [

@@ -22,7 +22,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train for some rounds."""
+    """Train the model."""
     run = context.run_config
     torch.manual_seed(0)
     game = Game(clients=Clients.draw(run["num-clients"]), num_rounds=run["num-server-rounds"])

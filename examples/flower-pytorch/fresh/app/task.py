@@ -19,18 +19,18 @@ class Net(nn.Module):
         self.fc = nn.Linear(32 * 4, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One logit a digit."""
+        """One logit per digit."""
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         return self.fc(x.flatten(1))  # type: ignore[no-any-return]
 
 
 def digits(train: bool) -> Dataset[Pair]:
-    """All digits to train on, or all to test on."""
-    found = load_digits()
-    images = torch.tensor(found.images / 16, dtype=torch.float32).unsqueeze(1)
+    """The training digits, or the test digits."""
+    data = load_digits()
+    images = torch.tensor(data.images / 16, dtype=torch.float32).unsqueeze(1)
     part = slice(0, 1437) if train else slice(1437, None)
-    return TensorDataset(images[part], torch.tensor(found.target)[part])
+    return TensorDataset(images[part], torch.tensor(data.target)[part])
 
 
 def load_data(partition_id: int, num_partitions: int, batch_size: int) -> DataLoader[Pair]:
@@ -40,7 +40,7 @@ def load_data(partition_id: int, num_partitions: int, batch_size: int) -> DataLo
 
 
 def train(net: nn.Module, loader: DataLoader[Pair], local_epochs: int, lr: float) -> float:
-    """Train; the mean loss of the last epoch."""
+    """Train, and return the mean loss of the last epoch."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     for _ in range(local_epochs):
         total, batches = 0.0, 0
@@ -57,6 +57,6 @@ def test(net: nn.Module) -> tuple[float, float]:
     """Loss and accuracy on the test digits."""
     with torch.no_grad():
         images, labels = next(iter(DataLoader(digits(train=False), batch_size=360)))
-        said = net(images)
-        right = (said.argmax(1) == labels).float().mean().item()
-        return functional.cross_entropy(said, labels).item(), right
+        logits = net(images)
+        accuracy = (logits.argmax(1) == labels).float().mean().item()
+        return functional.cross_entropy(logits, labels).item(), accuracy

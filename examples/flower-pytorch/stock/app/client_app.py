@@ -14,7 +14,8 @@ def train(msg: Message, context: Context) -> Message:
     """Train the model on local data."""
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    node, run = context.node_config, context.run_config
+    node = context.node_config
+    run = context.run_config
     loader = load_data(node["partition-id"], node["num-partitions"], run["batch-size"])
     loss = train_fn(model, loader, run["local-epochs"], run["learning-rate"])
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(loader.dataset)})

@@ -20,7 +20,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train for some rounds."""
+    """Train the model."""
     run = context.run_config
     torch.manual_seed(0)
     strategy = FedAvg(fraction_evaluate=0.0)

@@ -1,0 +1,234 @@
+"""The server's side: negotiates, runs any Flower strategy on data that is kept fresh, and pays for the data.
+
+    strategy = DataUpdateStrategy(FedAvg(...), game, folder)
+    result = strategy.start(grid, initial_arrays, num_rounds=game.num_rounds)
+
+`folder` holds everything that must outlive the server: the deal, the model after every round and the ledger.
+A server that was killed and is started again with the same folder resumes with the unfinished round.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from dufl.errors import DuflError, InputError
+from dufl.flower import messages
+from dufl.flower.deal import Deal, NegotiationOptions, agree, check_reply, mean_clients, with_claimed_volume
+from dufl.flower.ledger import Claim, money
+from dufl.flower.nodes import Nodes
+from dufl.flower.server_store import Round, ServerStore
+from dufl.game.negotiation import Announcement
+from dufl.game.parameters import Game
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@runtime_checkable
+class PerClient(Protocol):
+    """A strategy that treats clients differently, and must know which node each of them is at."""
+
+    def set_clients(self, clients: Mapping[int, int]) -> None:
+        """Set the number of the client at every node."""
+
+
+class DataUpdateStrategy(Strategy):
+    """Any strategy, on buffers that are kept fresh and paid for.
+
+    Args:
+        strategy: trains the model. It receives valid updates only, ordered by client.
+        game: the server's view. Of `clients`, only the number must be right; the rest is a first guess.
+        folder: where the deal, the model and the ledger are stored.
+        plan: a known plan; if omitted, a plan is negotiated.
+        negotiation: options of the negotiation.
+        timeout: seconds to wait for clients in a phase of the negotiation.
+        arrival_timeout: seconds to wait for all clients before the first round.
+        max_missed_rounds: a client that misses this number of rounds in a row is removed, and the server
+            negotiates again with the others.
+        on_round_end: called with every finished round.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        game: Game,
+        folder: str | Path,
+        *,
+        plan: Announcement | None = None,
+        negotiation: NegotiationOptions | None = None,
+        timeout: float = 600.0,
+        arrival_timeout: float = 600.0,
+        max_missed_rounds: int = 3,
+        on_round_end: Callable[[Round], None] = lambda _: None,
+    ) -> None:
+        self.strategy = strategy
+        self.game = game
+        self.folder = Path(folder)
+        self.deal: Deal | None = None
+        self.round = 0
+        self.nodes = Nodes(timeout, arrival_timeout)
+        self._plan = plan
+        self._negotiation = negotiation or NegotiationOptions()
+        self._max_missed_rounds = max_missed_rounds
+        self._on_round_end = on_round_end
+        self._store = ServerStore(self.folder)
+        self._missed: dict[int, int] = {}  # rounds in a row, by client
+        self._mean_age = 1.0
+        self._current: Round | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def summary(self) -> None:
+        """Log the configuration of the strategy."""
+        self.strategy.summary()
+
+    @property
+    def clients(self) -> dict[int, int]:
+        """The number of the client at every node."""
+        return self.nodes.clients
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the strategy, with the number of the round that clients must enter."""
+        if self.deal is None:
+            raise DuflError("DataUpdateStrategy has no deal: call start(), which negotiates one")
+        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        for message in outgoing:
+            message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
+        called, connected = {m.metadata.dst_node_id for m in outgoing}, set(grid.get_node_ids())
+        expected = {c for node, c in self.clients.items() if node in called or node not in connected}
+        absent = set(self.deal.commitments) - self.nodes.present
+        self._current = Round(server_round - 1, self.deal, missing=sorted(expected | absent))
+        return outgoing
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the valid updates with the strategy, and pay their clients."""
+        current = self._current
+        if current is None:
+            raise DuflError("aggregate_train() must follow configure_train()")
+        claims: dict[int, Claim] = {}
+        updates: dict[int, Message] = {}
+        for reply in replies:
+            client = self.clients.get(reply.metadata.src_node_id)
+            if client is None or client not in current.missing or reply.has_error():
+                continue
+            current.missing.remove(client)
+            claim, reason = check_reply(reply, client, current.round, current.deal, self._shapes)
+            if reason:
+                current.refused[client] = reason
+            if claim is not None and claim.client == client:
+                claims[client] = claim
+                updates |= {} if reason else {client: with_claimed_volume(reply, claim)}
+        current.claims = [claims[client] for client in sorted(updates)]
+        aggregated = self.strategy.aggregate_train(server_round, [updates[c] for c in sorted(updates)])
+        unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
+        with self._store.ledger() as ledger:
+            entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
+        current.cents = sum(entry.cents for entry in entries)
+        for client in self.clients.values():
+            missed = client in current.missing
+            self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
+        if current.volume:
+            self._mean_age = current.mean_age + 1
+        return aggregated
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the strategy."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The metrics of the strategy."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Negotiate and train, or resume the run in `folder`; see `start` of Flower's `Strategy`."""
+        if num_rounds != self.game.num_rounds:
+            raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        result = Result()
+        result.arrays = arrays = self._begin(grid, initial_arrays)
+        for server_round in range(self.round + 1, num_rounds + 1):
+            self._update_clients(grid)
+            outgoing = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
+            replies = grid.send_and_receive(outgoing, timeout=timeout)
+            aggregated, metrics = self.aggregate_train(server_round, replies)
+            result.arrays = arrays = arrays if aggregated is None else aggregated
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+            config = evaluate_config or ConfigRecord()
+            if outgoing := list(self.configure_evaluate(server_round, arrays, config, grid)):
+                replies = grid.send_and_receive(outgoing, timeout=timeout)
+                metrics = self.aggregate_evaluate(server_round, replies)
+                if metrics is not None:
+                    result.evaluate_metrics_clientapp[server_round] = metrics
+            metrics = evaluate_fn(server_round, arrays) if evaluate_fn else None
+            if metrics is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+            self._finish_round(server_round, arrays, metrics)
+        return result
+
+    def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
+        """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
+        self.nodes.wait_for_clients(grid, self.game.clients.size)
+        if not self._store.has_deal:
+            self._negotiate(grid, self.game, self._plan)
+            return initial_arrays
+        self.deal = self._store.load_deal(self.game.num_rounds)
+        self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
+        if self.round >= self.game.num_rounds:
+            log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
+        return arrays
+
+    def _negotiate(self, grid: Grid, game: Game, plan: Announcement | None = None) -> None:
+        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan)
+        self._store.save_deal(self.deal)
+
+    def _update_clients(self, grid: Grid) -> None:
+        """Register new clients and remove lost ones; if any, negotiate again for the remaining rounds."""
+        self.nodes.register_nodes(grid)
+        self.nodes.remove(c for c, missed in self._missed.items() if missed >= self._max_missed_rounds)
+        present, left = self.nodes.present, self.game.num_rounds - self.round
+        if self.deal is not None and present and present != set(self.deal.commitments) and left >= 2:
+            log(INFO, "negotiating again from round %s on, with clients %s", self.round, sorted(present))
+            guess = mean_clients(self.game.clients, len(present), self._mean_age)
+            self._missed = dict.fromkeys(present, 0)
+            self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+        if isinstance(self.strategy, PerClient):
+            self.strategy.set_clients(self.clients)
+
+    def _finish_round(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+        """Store the model, then report the round."""
+        assert self._current is not None
+        self._current.metrics = dict(metrics or {})
+        self.round = server_round
+        self._store.save_checkpoint(self.strategy, self.round, arrays)
+        self._on_round_end(self._current)
+        log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
+
+
+def _log_line(round: Round) -> str:
+    refused = f", refused {round.refused}" if round.refused else ""
+    missing = f", no reply from {round.missing}" if round.missing else ""
+    numbers = {name: value for name, value in round.metrics.items() if isinstance(value, int | float)}
+    metrics = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
+    updates = f"{len(round.claims)} updates on {round.volume} samples, paid {money(round.cents)}"
+    return f"{updates}{refused}{missing}{metrics}"
