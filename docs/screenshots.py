@@ -19,7 +19,7 @@ DUFL = str(Path(sys.executable).with_name("dufl"))
 SOON = 60_000  # milliseconds
 REPORT = 1112  # pixels from the top of the report that are shown: to the end of a chart
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 from browser import browse  # noqa: E402
 
 
