@@ -24,7 +24,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbclient import NotebookClient
 
-TIMEOUT = 300  # seconds that one cell may take
+TIMEOUT = 300  # seconds for a cell, and for the kernel to start
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _DOCTEST = re.compile(r"^>>> .*?(?=\n[ \t]*\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -72,7 +72,9 @@ def mathml(latex: str, block: bool = False) -> str:
 def execute(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
     """Run all cells of a notebook in a new kernel, and keep their outputs in it."""
     resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=resources)
+    client = NotebookClient(
+        notebook, timeout=TIMEOUT, startup_timeout=TIMEOUT, kernel_name="python3", resources=resources
+    )
     client.extra_arguments = ["--IPKernelApp.log_level=40"]  # the kernel's errors only
     client.execute()
     return notebook
