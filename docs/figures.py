@@ -1,11 +1,11 @@
-"""Make anew whatever README.md and docs/ take from running the project: `make figures`.
+"""Regenerate everything in README.md and docs/ that comes from running the project: `make figures`.
 
 pictures   docs/assets/*.png
 tables     between `<!-- begin NAME -->` and `<!-- end NAME -->` in a page
-sessions   every ```console block: its lines that begin with `$ ` are run again and their output is put in
+sessions   every ```console block: lines that start with `$ ` are run, and their output is inserted
 
-The sessions of one page share a folder of their own; a block with title="NAME" is a file in it.
-No number is typed by hand, so nothing here can go out of date without being seen in the diff.
+The sessions of one page share a temporary folder; a block with title="NAME" is a file in it.
+No number is typed by hand, so outdated output shows up in the diff.
 """
 
 import json
@@ -27,7 +27,7 @@ from PIL import Image
 import dufl
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
-from dufl.experiment.compare import Cell, cells, compare
+from dufl.experiment.compare import Cell, compare, grid
 from dufl.experiment.config import Experiment
 from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
@@ -36,7 +36,6 @@ from dufl.game.plan import Plan
 from dufl.report.data_figures import data_figure
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
 from dufl.report.plan_figures import surface, trajectories
-from loading import load
 
 DOCS = Path(__file__).resolve().parent
 PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
@@ -48,10 +47,10 @@ ALGORITHMS = {
     "fedprox": "FedProx, μ = {proximal_mu:g}",
     "feddyn": "FedDyn, α = {feddyn_alpha:g}",
 }
-TRAINING = ("training.feddyn_alpha=0.1",)  # with which the algorithms are compared
+TRAINING = {"training.feddyn_alpha": 0.1}  # settings of the comparison of algorithms
 TRAINING_SEEDS = 2
-COLOURS = 128  # of a picture
-SIZE = 500_000  # bytes that all pictures may take together
+COLOURS = 128  # per picture
+SIZE = 500_000  # bytes, for all pictures together
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -71,7 +70,7 @@ def main() -> None:
         publish(leaders_figure(leaders), "leaders")
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
-        publish(training_figure(load(None, TRAINING)), "training")
+        publish(training_figure(Experiment.from_toml(changes=TRAINING)), "training")
     screenshots.report()
     screenshots.explorer()
     splice("leaders", leaders_table(leaders))
@@ -83,12 +82,12 @@ def main() -> None:
 
 
 def algorithm1(game: dufl.Game) -> Plan:
-    """The plan of the paper's loop as `dufl plan` and `dufl sweep` compare with it."""
+    """The plan of Algorithm 1 with the options that `dufl plan` and `dufl sweep` use."""
     return dufl.solve(game, method="algorithm1", algorithm1=FIXED_POINT)
 
 
 def leader_rows() -> Rows:
-    """What `dufl sweep` finds over σ, a row a value and draw of the clients."""
+    """The result of `dufl sweep` over σ: one row per value and draw of the clients."""
     axis = f"game.time_sensitivity={','.join(SENSITIVITIES)}"
     found = run(["dufl", "sweep", axis, "--seeds", str(SEEDS), "--json"])
     rows: Rows = json.loads(found)["rows"]
@@ -96,10 +95,9 @@ def leader_rows() -> Rows:
 
 
 def influence_rows() -> Rows:
-    """What the mean field leaves out, a row a number of clients and draw of them.
+    """The error of the mean field: one row per number of clients and draw.
 
-    The weight of money is scaled by 15/N and the range of payments by N/15, so that the best offer
-    stays inside its range.
+    γ is scaled by 15/N and the payment range by N/15, so that the best offer stays inside its range.
     """
     rows = []
     for count in POPULATIONS:
@@ -114,7 +112,7 @@ def influence_rows() -> Rows:
 
 
 def influence_of(game: dufl.Game) -> Row:
-    """The mean-field plan of a game, and the same offer made to clients who know their influence."""
+    """The mean-field plan of a game, compared with the Nash response to the same offer."""
     plan = dufl.solve(game)
     met = dufl.equilibrium(
         game, payment=plan.payment, conservation_rate=plan.conservation_rate, competition="nash"
@@ -140,7 +138,7 @@ def leaders_figure(rows: Rows) -> Figure:
     )
     for axis, (title, ours, theirs) in zip(axes, panels, strict=True):
         draws(axis, places, groups(rows, theirs), ORANGE, "s", "Algorithm 1")
-        draws(axis, places, groups(rows, ours), BLUE, "o", "stackelberg")
+        draws(axis, places, groups(rows, ours), BLUE, "o", "Stackelberg")
         axis.set(title=title, xlabel="time sensitivity σ", xlim=(0, None))
         axis.set_xticks(places, SENSITIVITIES)
         axis.set_ylim(bottom=0)
@@ -149,13 +147,13 @@ def leaders_figure(rows: Rows) -> Figure:
 
 
 def influence_figure(rows: Rows) -> Figure:
-    """How what the mean field leaves out falls with the number of clients."""
+    """The error of the mean field over the number of clients."""
     figure, axis = new_figure(6.0, 3.4)
     places = [float(count) for count in POPULATIONS]
     series = (
-        ("overstated", GREEN, "s-", "total volume, overstated by"),
-        ("gain", BLUE, "o-", "largest gain of a client, of its turnover"),
-        ("regret", ORANGE, "D-", "server's cost, above the least it could have"),
+        ("overstated", GREEN, "s-", "overstatement of the total volume"),
+        ("gain", BLUE, "o-", "largest gain of a client / its turnover"),
+        ("regret", ORANGE, "D-", "server cost above the optimum"),
     )
     for name, color, mark, label in series:
         band(axis, places, groups(rows, name), color, mark, label)
@@ -166,8 +164,8 @@ def influence_figure(rows: Rows) -> Figure:
         axis.plot(places[middle - 1 :], guide, ":", color=GREY, linewidth=1.0)
         axis.annotate(text, (places[-1], guide[-1]), xytext=(5, 0), textcoords="offset points",
                       color=GREY, fontsize=8, va="center")  # fmt: skip
-    axis.set(xscale="log", yscale="log", xlabel="clients N", ylabel="relative size")
-    axis.set_title("What the mean field leaves out")
+    axis.set(xscale="log", yscale="log", xlabel="clients N", ylabel="relative error")
+    axis.set_title("Error of the mean-field approximation")
     axis.xaxis.set_major_locator(FixedLocator(places))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticklabels([f"{count:,}" for count in POPULATIONS])
@@ -176,9 +174,9 @@ def influence_figure(rows: Rows) -> Figure:
 
 
 def training_figure(config: Experiment) -> Figure:
-    """Accuracy over rounds with and without data update, a panel an algorithm."""
-    found = cells(ALGORITHMS, ("static", "dufl"), list(range(TRAINING_SEEDS)))
-    assert compare(config, found)
+    """Accuracy over rounds with and without data updates, one panel per algorithm."""
+    comparison = compare(grid(config, ALGORITHMS), seeds=TRAINING_SEEDS)
+    found = comparison.cells
     arrival = config.data.simulation(config.data.load(), config.game, 0).arrival
     rounds = config.game.num_rounds
     news = [t for t in range(1, rounds) if arrival.count(t) > arrival.count(t - 1)]
@@ -187,8 +185,8 @@ def training_figure(config: Experiment) -> Figure:
         for t in news:
             axis.axvline(t, ymax=0.84, color=GREY, linewidth=0.9, linestyle=":")
         static, fresh = (cell for cell in found if cell.algorithm == name)
-        course(axis, static, ORANGE, "data only get old")
-        course(axis, fresh, BLUE, "data follow the plan")
+        course(axis, static, ORANGE, "no update")
+        course(axis, fresh, BLUE, "planned update")
         axis.set(title=title.format(**dict(config.training)), xlabel="rounds", xlim=(0, 1.15 * rounds))
         axis.set_xticks(range(0, rounds + 1, 25))
     axes[0].set(ylabel="test accuracy, %", ylim=(60, 100))
@@ -200,7 +198,7 @@ def training_figure(config: Experiment) -> Figure:
 
 
 def course(axis: Any, cell: Cell, color: str, label: str) -> None:
-    """A cell's accuracy over the rounds: the mean of its seeds, their range, and where it ends."""
+    """The accuracy of a cell over the rounds: mean and range of its seeds, and the final value."""
     curve = 100 * cell.curve("accuracy")
     places = np.arange(1, curve.shape[1] + 1)
     axis.fill_between(places, curve.min(axis=0), curve.max(axis=0), color=color, alpha=0.25, linewidth=0)
@@ -211,7 +209,7 @@ def course(axis: Any, cell: Cell, color: str, label: str) -> None:
 
 
 def draws(axis: Any, places: list[float], values: list[Array], color: str, mark: str, label: str) -> None:
-    """Every draw of the clients as a mark, and the median as a line."""
+    """Every draw of the clients as a marker, and the median as a line."""
     axis.plot(places, [np.median(v) for v in values], color=color, linewidth=1.2, alpha=0.7)
     for place, drawn in zip(places, values, strict=True):
         axis.plot(np.full(drawn.size, place), drawn, mark, color=color, ms=5, alpha=0.75,
@@ -246,19 +244,19 @@ def leaders_table(rows: Rows) -> str:
 
 
 def influence_table(rows: Rows) -> str:
-    """What the mean field leaves out, over N."""
+    """The error of the mean field over N."""
     columns: Sequence[Column] = (
         ("R", lambda row: row["payment"], ",.1f"),
         ("θ", lambda row: row["conservation_rate"], ".2f"),
-        ("largest gain, of the turnover", lambda row: row["gain"], ".1e"),
-        ("total volume overstated by, %", lambda row: 100 * row["overstated"], ".2f"),
-        ("server's cost above the best, %", lambda row: 100 * row["regret"], ".4f"),
+        ("largest gain / turnover", lambda row: row["gain"], ".1e"),
+        ("overstatement of total volume, %", lambda row: 100 * row["overstated"], ".2f"),
+        ("server cost above the optimum, %", lambda row: 100 * row["regret"], ".4f"),
     )
     return table("N", rows, columns)
 
 
 def table(key: str, rows: Rows, columns: Sequence[Column]) -> str:
-    """A Markdown table with a line a value; several draws give the range from least to most."""
+    """A Markdown table with one line per value; several draws are shown as a range."""
     lines = [[key, *(name for name, _, _ in columns)], ["---:"] * (1 + len(columns))]
     for value in dict.fromkeys(row["value"] for row in rows):
         group = [row for row in rows if row["value"] == value]
@@ -268,7 +266,7 @@ def table(key: str, rows: Rows, columns: Sequence[Column]) -> str:
 
 
 def span(values: Iterable[float], form: str) -> str:
-    """The least and the most of some values, or both in one; a dash for none."""
+    """The range of the finite values; a dash if there are none."""
     finite = [value for value in values if np.isfinite(value)]
     if not finite:
         return "–"
@@ -277,13 +275,13 @@ def span(values: Iterable[float], form: str) -> str:
 
 
 def groups(rows: Rows, name: str) -> list[Array]:
-    """One field of the rows, an array a value."""
+    """One field of the rows: an array per value."""
     values = dict.fromkeys(row["value"] for row in rows)
     return [np.array([row[name] for row in rows if row["value"] == value]) for value in values]
 
 
 def publish(figure: Figure, name: str) -> None:
-    """Put a picture into docs/assets, with as many colours as it needs to stay small."""
+    """Write a picture to docs/assets, with a reduced number of colours."""
     (DOCS / "assets").mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         png = save(figure, Path(folder), name)[0]
@@ -291,7 +289,7 @@ def publish(figure: Figure, name: str) -> None:
 
 
 def splice(name: str, text: str) -> None:
-    """Put a text between the markers of this name, wherever they are."""
+    """Insert a text between the markers of this name on all pages."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     pattern = re.compile(f"{begin}.*?{end}", re.DOTALL)
     for page in PAGES:
@@ -315,7 +313,7 @@ def rerun(page: Path) -> None:
 
 
 def run(command: Sequence[str], folder: Path = DOCS) -> str:
-    """What a command prints, without colours and trailing spaces; its exit code is its own affair."""
+    """The output of a command, without colours and trailing spaces; its exit code is ignored."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(

@@ -15,7 +15,7 @@ from dufl.flower import ClientProfile
 COSTS = {"collection-cost": 5e-4, "training-cost": 2.5e-5}
 
 
-def stream(client: int) -> Stream:
+def stream(client: int) -> Stream[Samples]:
     pool = Samples(np.zeros((4, 2), np.float32), np.zeros(4, np.int64))
     return SimulatedStream(pool=pool, client=client, seed=0)
 

@@ -18,6 +18,7 @@ from dufl.flower.messages import from_arrays, to_arrays
 from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
 from dufl.learning.federation import participants
 from dufl.learning.settings import Training
+from dufl.plugins import describe
 
 
 class AlgorithmStrategy(Strategy):
@@ -34,7 +35,7 @@ class AlgorithmStrategy(Strategy):
         self._algorithm = settings.make_algorithm()
         self._num_clients = num_clients
         self._state: State = _read_only(
-            self._algorithm.init(_read_only({"weights": weights})["weights"], num_clients)
+            self._algorithm.init(_read_only({"weights": weights})["weights"], num_clients, settings)
         )
         self._global: dict[str, Vector] = {}
         self._clients: Mapping[int, int] = {}
@@ -45,7 +46,7 @@ class AlgorithmStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the configuration of the strategy."""
-        log(INFO, "\t└──> DUFL's %s, %s clients", self._settings.algorithm, self._num_clients)
+        log(INFO, "\t└──> DUFL's %s, %s clients", describe(self._settings.algorithm), self._num_clients)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -83,7 +84,8 @@ class AlgorithmStrategy(Strategy):
         volume = int(metrics["num-examples"])  # type: ignore[arg-type]
         model_buffers.add(arrays["model_buffers"], volume)
         client = self._clients[reply.metadata.src_node_id]
-        return Update(client, volume, arrays["weights"], arrays["model_buffers"])
+        steps = int(metrics.get("num-steps", 0))  # type: ignore[arg-type]
+        return Update(client, volume, arrays["weights"], arrays["model_buffers"], steps)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

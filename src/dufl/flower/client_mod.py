@@ -127,7 +127,7 @@ class DataUpdateMod:
         return reply
 
 
-def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream]:
+def stream_of(dataset: Any, seed: int = 0) -> Callable[[int], Stream[Samples]]:
     """Simulated streams that draw from a PyTorch dataset of (features, label) pairs, held in memory.
 
     Returns:

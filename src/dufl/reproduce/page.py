@@ -12,44 +12,44 @@ from dufl.reproduce.table1 import ALGORITHMS, POLICIES, SIGMAS, TableCell, cell_
 WIDTH = 900  # pixels of a figure on the page
 TITLES = {
     "convergence": "Algorithm 1 over its iterations",
-    "clients": "What a client earns",
+    "clients": "Utility of a client",
     "sensitivity": "The server's strategy and time sensitivity",
     "server": "The server's strategy, trained",
     "updates": "Collection, volume and staleness",
     "table": "Accuracy, static and with data update",
-    "leaders": "Algorithm 1 and the anticipating leader, trained",
+    "leaders": "Algorithm 1 and the Stackelberg leader, trained",
 }
 NAMES = {"fedavg": "FedAvg", "fedprox": "FedProx", "feddyn": "FedDyn"}
 INTRODUCTION = """\
 # The paper, reproduced
 
-What T. Liu and X. Wang show in *Degree of Staleness-Aware Data Updating in Federated Learning* (ECAI
-2025), from this project's own solvers and training. `dufl reproduce` made the data, the figures, and
-this page: `make reproduction` runs all of it again. Every claim is checked by a function that can say no;
-what does not hold is shown as well, with experiments on why.
+This page reproduces the results of T. Liu and X. Wang, *Degree of Staleness-Aware Data Updating in
+Federated Learning* (ECAI 2025), with DUFL's own solvers and training. `dufl reproduce` generated the data,
+the figures and this page; `make reproduction` repeats everything. A function checks each claim and can
+fail. Claims that do not hold are shown as well, with experiments that explain why.
 """
 DIFFERENCES = """\
-## What differs, and why
+## Differences from the paper
 
-- The paper gives no value of ψ; it is 1 here. It draws the clients' costs at random and does not say how
-  often; here they are drawn anew for every draw, and ranges over the draws are shown as bands.
-- How samples age and classes arrive is published in words only. Here ⌈C·(1 − σ/3)⌉ of C classes are
-  there at the start, the others arrive evenly until half of the rounds are over, and kept samples get
-  Gaussian noise that grows with their age ([the data](data.md)).
-- The CNN and ResNet-18 rows are not at the paper's setting: 30 rounds, small first buffers and few
-  epochs are what two cores can do; the settings stand beside the numbers. So does the
-  number of training samples, where a part of a dataset was there. The paper leaves the light network
-  open; ours was chosen from thirty for plain SGD at the paper's rate of 0.01 ([training](training.md)).
-  Momentum 0.9 did not help it (CIFAR-10, σ = 0.75, 40 rounds of 5 epochs, 500 samples at the start:
-  54.1 %, and 54.4 % without), a rate of 0.03 made it slower. ResNet-18 has the stem of the original,
-  GroupNorm, momentum 0.9, batches of 32 and 5 clients instead of 15, so that it takes more steps in
-  less time; that was set once and not searched for. What can be compared there is static with data
-  update, not the level.
-- No augmentation is used anywhere.
-- μ of FedProx and α of FedDyn are not printed; the defaults of `[training]` are used unless the settings
-  say otherwise.
-- (R, θ)* is where Algorithm 1 comes to rest with the damped update, because the printed one leaves φ
-  swinging.
+- The paper does not state ψ; here it is 1. The paper draws the clients' costs at random without saying how
+  often. Here they are drawn several times, and bands show the range over the draws.
+- The paper describes only in words how samples age and classes arrive. Here ⌈C·(1 − σ/3)⌉ of C classes are
+  present at the start, the others arrive evenly during the first half of the rounds, and kept samples get
+  Gaussian noise that grows with their age ([data](data.md)).
+- The CNN and ResNet-18 rows do not use the paper's setting. They use 30 rounds, small initial buffers and
+  few epochs, so that they can be computed on two cores. The settings are stated next to the numbers, and so
+  is the number of training samples where only a part of a dataset was available. The paper does not specify
+  its lightweight CNN. Ours was selected from thirty candidates for plain SGD with the paper's learning rate
+  of 0.01 ([training](training.md#models)). Momentum 0.9 does not improve it (CIFAR-10, σ = 0.75, 40 rounds
+  of 5 epochs, 500 initial samples: 54.1 %, and 54.4 % without), and a learning rate of 0.03 is slower.
+  ResNet-18 uses the original stem, GroupNorm, momentum 0.9, batches of 32 and 5 clients instead of 15, so
+  that it takes more steps in less time; these settings were not tuned. In these rows, compare static with
+  data update, not the absolute accuracy.
+- No data augmentation is used.
+- The paper does not state μ of FedProx and α of FedDyn. The defaults of `[training]` are used unless the
+  settings say otherwise.
+- (R, θ)* is the fixed point of Algorithm 1 with the damped update, because φ oscillates with the plain
+  update of the paper.
 """
 
 
