@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dufl.formatting import money
 from dufl.report.client_charts import Earnings, earnings, earnings_charts
-from dufl.report.formats import money
 from dufl.report.page import Block, Cell, Section, paragraph, table
 from dufl.report.planning import SHOWN, Planning
 from dufl.report.stored import Group

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dufl.report.formats import count
+from dufl.formatting import count
 from dufl.report.interactive import Chart, axes
 from dufl.report.page import Cell, Section, paragraph, table
 from dufl.report.run_charts import over_rounds

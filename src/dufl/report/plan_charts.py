@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from dufl.formatting import number
 from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
 from dufl.report.courses import SHOWN, Course, courses
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, RED
-from dufl.report.formats import number
 from dufl.report.interactive import Chart, Trace, axes, band, by_round, line, plain
 from dufl.report.plan_figures import strategies
 

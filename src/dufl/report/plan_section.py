@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from dufl.formatting import money, number, percent
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
-from dufl.report.formats import money, number, percent
 from dufl.report.interactive import Chart
 from dufl.report.page import Block, Cell, Section, paragraph, table
 from dufl.report.plan_charts import cost_chart, surface_chart

@@ -5,10 +5,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dufl.formatting import count, money, number
 from dufl.game.dynamics import Array
 from dufl.game.plan import Plan
 from dufl.report.chart import chart
-from dufl.report.formats import count, money, number
 
 
 def plan_table(plan: Plan, baseline: Plan | None = None) -> RenderableType:

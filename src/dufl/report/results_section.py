@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from dufl.data.arrival import Arrival
-from dufl.report.formats import count, money, number, percent
+from dufl.formatting import count, money, number, percent
 from dufl.report.page import Cell, Section, paragraph, table
 from dufl.report.planning import Planning
 from dufl.report.run_charts import accuracy_chart, cost_so_far_chart, loss_chart

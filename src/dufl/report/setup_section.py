@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dufl.experiment.compare import slug
-from dufl.report.formats import duration
+from dufl.formatting import duration
 from dufl.report.page import Block, Cell, Section, code, details, paragraph, table
 from dufl.report.planning import is_negotiated, is_on_flower
 from dufl.report.stored import Group, Stored, differences

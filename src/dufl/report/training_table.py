@@ -6,8 +6,8 @@ from rich.text import Text
 
 from dufl.experiment.compare import Cell
 from dufl.experiment.train import Run
+from dufl.formatting import duration, percent
 from dufl.report.chart import chart
-from dufl.report.formats import duration, percent
 
 
 def run_table(run: Run) -> RenderableType:

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
+from dufl.formatting import number
 from dufl.game.plan import Plan
-from dufl.report.formats import number
 
 
 def plain(text: str) -> str:
