@@ -45,7 +45,7 @@ def compare(
     from dufl.experiment.files import to_json
     from dufl.experiment.output import COMPARISON, check_output
     from dufl.experiment.planning import pinned
-    from dufl.report.training_table import comparison_table
+    from dufl.report.tables import comparison_table
 
     allow_imports(plugins)
     config = pinned(load(file, changes or []), payment, conservation_rate)
@@ -78,7 +78,7 @@ def compare(
         typer.echo(f"stopped; {kept}", err=True)
         raise typer.Exit(130)
     if out:
-        from dufl.report.training_figures import write_comparison, write_run_figure
+        from dufl.report.figures import write_comparison, write_run_figure
 
         written = write_comparison(wanted, out)
         for run in (run for cell in wanted for run in cell.runs):

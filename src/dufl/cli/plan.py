@@ -55,7 +55,7 @@ def plan(
     if json:
         typer.echo(to_json(summary), nl=False)
         return
-    from dufl.report.plan_table import plan_table
+    from dufl.report.tables import plan_table
 
     output = console()
     output.print(plan_table(found, baseline))

@@ -80,18 +80,19 @@ def sweep(
                 row = _row(pinned(config, payment, conservation_rate))
                 rows.append({"value": value, "seed": seed} | row)
                 advance(len(rows) / total)
-    from dufl.report.sweep_table import sweep_csv, sweep_figure, sweep_table
+    from dufl.report.figures import write_sweep_figure
+    from dufl.report.tables import sweep_csv, sweep_table
 
     if out:
         with writing(out, SWEEP, force) as folder:
             write_text(folder / "sweep.csv", sweep_csv(key, rows))
-            sweep_figure(key, rows, folder)
+            write_sweep_figure(key, rows, folder)
     if json:
         typer.echo(to_json({"key": key, "rows": rows}), nl=False)
         return
     console(200).print(sweep_table(key, rows))
     if out:
-        typer.echo(f"written: {out}/sweep.csv, {out}/sweep.png, {out}/sweep.svg")
+        typer.echo(f"written: {out}/sweep.csv, {out}/sweep.png, {out}/sweep.svg, {out}/sweep.pdf")
 
 
 def _axis(axis: str) -> tuple[str, dict[str, Any]]:

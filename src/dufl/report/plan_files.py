@@ -14,10 +14,11 @@ from dufl.experiment.files import to_json, write_text
 from dufl.experiment.output import PLAN, Manifest, writing
 from dufl.experiment.run_directory import read_config, read_json
 from dufl.game.dynamics import Array
+from dufl.game.mean_field import TOLERANCE, Equilibrium
 from dufl.game.parameters import Competition, Game
 from dufl.game.plan import Offer, Plan
 from dufl.game.search import Progress
-from dufl.report.plan_figures import write_plan_figures
+from dufl.report.figures import write_plan_figures
 
 
 def write_plan(
@@ -72,13 +73,28 @@ def read_offer(manifest: Manifest) -> tuple[float, float]:
     """R and θ of the plan that a result follows."""
     path = manifest.check("plan.npz")
     names = ("payment", "conservation_rate")
-    found = read_arrays(path, names, only=False)
-    for name in names:
-        if found[name].shape != () or found[name].dtype != np.float64:
+    arrays = read_arrays(path, names, only=False)
+    for name, array in arrays.items():
+        if array.shape != () or array.dtype != np.float64:
             rule = "one number of the type float64"
-            raise InputError.of(f"{name} in {path}", rule, f"{found[name].dtype}, {found[name].shape}")
-    offer = _offer(path, *(float(found[name]) for name in names))
+            raise InputError.of(f"{name} in {path}", rule, f"{array.dtype}, {array.shape}")
+    offer = _offer(path, *(float(arrays[name]) for name in names))
     return offer.payment, offer.conservation_rate
+
+
+def read_solution(manifest: Manifest, config: Config) -> Plan:
+    """The plan that a result follows, from the totals that were stored with it; nothing is solved."""
+    payment, conservation_rate = read_offer(manifest)
+    path = manifest.check("plan.npz")
+    arrays = read_arrays(path, ("total_volume", "announced_volume"), only=False)
+    for name, values in arrays.items():
+        _check_trajectory(f"{name} in {path}", values, (config.game.num_rounds,))
+    total, announced = arrays["total_volume"], arrays["announced_volume"]
+    apart = np.abs(np.divide(total, announced, out=np.ones_like(total), where=announced > 0) - 1)
+    residual = float(apart.max())
+    solution = Equilibrium(announced, total, residual, passes=0, converged=residual <= TOLERANCE)
+    leader = config.leader
+    return Plan(config.game, payment, conservation_rate, solution, leader.competition, leader.method)
 
 
 def _offer(path: Path, payment: Any, conservation_rate: Any) -> Offer:
@@ -88,10 +104,14 @@ def _offer(path: Path, payment: Any, conservation_rate: Any) -> Offer:
         raise InputError(f"{path}: {error}") from None
 
 
-def _check_trajectory(name: str, values: Array, shape: tuple[int, int]) -> None:
+def _check_trajectory(name: str, values: Array, shape: tuple[int, ...]) -> None:
     if values.dtype != np.float64:
         raise InputError.of(name, "of the type float64", values.dtype)
     if values.shape != shape:
-        raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
+        raise InputError.of(
+            name,
+            f"of shape {shape}, {'rounds and clients' if len(shape) > 1 else 'one value per round'}",
+            values.shape,
+        )
     if not (np.isfinite(values) & (values >= 0)).all():
         raise InputError.of(name, "finite numbers >= 0", values[~(np.isfinite(values) & (values >= 0))][0])

@@ -17,8 +17,9 @@ import streamlit as st
 from dufl.errors import InputError
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
-from dufl.report.interactive import Chart, Trace
-from dufl.report.plan_charts import cost_chart, course_charts, surface_chart, utility_chart
+from dufl.report.chart_spec import Chart
+from dufl.report.plan_charts import cost_chart, surface_chart, trajectory_charts, utility_chart
+from dufl.report.plotly_charts import Trace, plotly_figure
 from dufl.web import sidebar, state, words
 from dufl.web.answer import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
 from dufl.web.choices import SAVED, Question
@@ -92,7 +93,7 @@ def _plan(question: Question, plan: Plan, progress: Progress) -> None:
     for remark in words.remarks(plan):
         st.info(remark)
     left, right = st.columns([3, 2])
-    for column, chart in zip(st.columns(3), course_charts(plan), strict=True):
+    for column, chart in zip(st.columns(3), trajectory_charts(plan), strict=True):
         _chart(column, chart, 250)
     _chart(st.container(), utility_chart(plan), 300)
     show_clients(plan)
@@ -107,7 +108,8 @@ def _plan(question: Question, plan: Plan, progress: Progress) -> None:
 
 def _chart(place: Any, chart: Chart, height: int) -> None:
     place.header(chart.title, anchor=False)
-    figure = {"data": [_packed(trace) for trace in chart.traces], "layout": chart.layout}
+    figure = plotly_figure(chart)
+    figure["data"] = [_packed(trace) for trace in figure["data"]]
     shown = {"displayModeBar": False}
     place.plotly_chart(figure, height=height, config=shown, alt=chart.title, key=chart.name)
 
