@@ -34,23 +34,7 @@ from dufl.report.plan_charts import (
 )
 from dufl.report.run_charts import Curves, accuracy_chart, cost_so_far_chart, staleness_chart, volume_chart
 
-__all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "RED",
-    "new_figure",
-    "plot_comparison",
-    "plot_plan",
-    "plot_run",
-    "save",
-    "style",
-    "write_comparison",
-    "write_plan_figures",
-    "write_run_figure",
-    "write_sweep_figure",
-]
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED"]  # beside what is defined here
 
 Width = Literal["page", "column"]
 PlanFigure = Literal["trajectories", "surface", "utilities", "cost"]
@@ -62,6 +46,7 @@ _STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -233,8 +218,10 @@ def _legends(figure: Figure, panels: Sequence[Axes], width: Width, beside: bool)
             figure.legend(*entries[0], loc="outside right upper")
         else:
             longest = max(map(len, names[0]))
-            columns = max(1, min(len(names[0]), (110 if width == "page" else 50) // (longest + 6)))
+            columns = max(1, min(len(names[0]), (110 if width == "page" else 60) // (longest + 6)))
             figure.legend(*entries[0], loc="outside lower center", ncols=columns)
+            taller = 0.15 * (-(-len(names[0]) // columns) - 1)  # inches, for every line of the legend but one
+            figure.set_figheight(figure.get_figheight() + taller)
         return
     for axes, labels in zip(panels, names, strict=True):
         if len(labels) > 1:
@@ -340,7 +327,7 @@ def _label(axes: Axes, chart: Chart) -> None:
         axes.set_xticks(range(len(names)), list(names))
         axes.grid(axis="x", visible=False)
     elif chart.x.integers:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if chart.y.range:
         axes.set_ylim(*chart.y.range)
     elif chart.y.from_zero:

@@ -77,11 +77,7 @@ def _traces(chart: Chart, series: Series) -> list[Trace]:
         bar = {"type": "bar", "marker": {"color": series.color, "opacity": series.opacity}}
         return [trace | bar | ({"orientation": "h"} if chart.horizontal else {})]
     if series.kind == "text":
-        edge = chart.y.range[1] if chart.y.range else np.inf  # a text at the edge is written inside of it
-        sides = [f"middle {'left' if value >= edge else 'right'}" for value in series.y]
-        return [
-            trace | {"mode": "text", "text": list(series.texts), "textposition": sides, "showlegend": False}
-        ]
+        return _texts(chart, trace, series)
     if series.kind == "points":
         return [trace | _points(chart, series)]
     line: dict[str, Any] = {"color": series.color, "width": series.width, "dash": series.dash}
@@ -93,6 +89,18 @@ def _traces(chart: Chart, series: Series) -> list[Trace]:
     if series.kind == "area":
         trace |= {"stackgroup": "all", "fillcolor": faint(series.color, 0.6)}
     return [*ranged, trace]
+
+
+def _texts(chart: Chart, trace: Trace, series: Series) -> list[Trace]:
+    """Texts beside the ends of bars; that of a bar that is cut off at the edge stands inside the bar."""
+    edge = chart.y.range[1] if chart.y.range else np.inf
+    traces = []
+    for name, position, value, text in zip(series.x, trace["x"], series.y, series.texts, strict=True):
+        inside = {"textposition": "middle left", "textfont": {"color": "black"}}
+        place = inside if value >= edge else {"textposition": "middle right"}
+        point = {"x": [position], "y": [name], "mode": "text", "text": [text], "showlegend": False}
+        traces.append(trace | point | place)
+    return traces
 
 
 def _points(chart: Chart, series: Series) -> Trace:

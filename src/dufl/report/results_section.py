@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dufl.data.arrival import Arrival
 from dufl.formatting import count, money, number, percent
-from dufl.game.plan import Plan
 from dufl.report.page import Block, Cell, Charts, Facts, Paragraph, Section, Table
 from dufl.report.planning import Planning
 from dufl.report.run_charts import (
+    Curves,
     accuracy_chart,
     classes_chart,
     cost_so_far_chart,
@@ -38,8 +38,11 @@ def title(groups: Sequence[Group]) -> str:
 def headline(groups: Sequence[Group], plannings: Sequence[Planning]) -> str:
     """The result of the best method, and of the same method without data update."""
     best, *without = _best(groups)
-    among = _rest_of_label(best) if len(_pairs(groups) or groups) > 1 else ""
-    text = f"{_capital(best.label.partition(', ')[0])}{among}, test accuracy is "
+    policy, _, rest = best.label.partition(", ")
+    if len(_pairs(groups) or groups) > 1:
+        text = f"Best result: {policy}{f' ({rest})' if rest else ''}, test accuracy is "
+    else:
+        text = f"{policy[:1].upper()}{policy[1:]}, test accuracy is "
     text += f"{percent(best.summary['final_accuracy'], 1)}{_after(best)}"
     for other in without:
         text += f"; without, {percent(other.summary['final_accuracy'], 1)}"
@@ -78,7 +81,8 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
     several = any(len(one.runs) > 1 for one in groups)
     shades = "Lines are means over the seeds; shaded areas are the range from minimum to maximum."
     hint = "Drag across a chart to zoom in, double-click to zoom out; click on the legend to hide a line."
-    charts = [accuracy_chart(groups, arrival), loss_chart(groups, arrival), cost_so_far_chart(groups)]
+    lines = [_line(group) for group in groups]
+    charts = [accuracy_chart(lines, arrival), loss_chart(lines, arrival), cost_so_far_chart(lines)]
     notes = [Paragraph(shades, "note")] * several + [Paragraph(hint, "note hint")]
     return Section("Results", "Results", [summary_table(groups), *notes, Charts(charts)])
 
@@ -117,11 +121,11 @@ def _row(one: Group, several: bool) -> list[Cell]:
 def data_section(groups: Sequence[Group], plannings: Sequence[Planning], arrival: Arrival | None) -> Section:
     """Volume, collection, age and classes, as planned and as measured."""
     owners = {group: planning for planning in plannings for group in planning.groups}
-    followed = {group: owners[group].followed_by(group) for group in groups}
-    plans: dict[Group, Plan] = {group: plan for group, plan in followed.items() if plan is not None}
+    lines = {_line(group): owners[group].followed_by(group) for group in groups}
+    plans = {line: plan for line, plan in lines.items() if plan is not None}
     text = "Wide lines are planned values; thin lines are measured in the clients' buffers."
     own = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
-    charts = [*data_charts(groups, plans), classes_chart(groups, arrival)]
+    charts = [*data_charts(list(lines), plans), classes_chart(list(lines), arrival)]
     return Section("Data", "Data: planned and measured", [Paragraph(text if plans else own), Charts(charts)])
 
 
@@ -143,7 +147,7 @@ def left_out_section(groups: Sequence[Group]) -> list[Section]:
         return []
     blocks: list[Block] = [
         Paragraph(_left_out(omissions)),
-        Charts([used_chart(groups)]),
+        Charts([used_chart([_line(group) for group in groups])]),
         _omission_table(omissions, len(shown) > 1),
     ]
     return [Section("Left out", "Updates left out: missing or refused", blocks)]
@@ -191,6 +195,11 @@ def _omission_table(omissions: Sequence[_Omission], several: bool) -> Table:
     return Table(f"Clients left out, by reason{part}", heads, rows)
 
 
+def _line(group: Group) -> Curves:
+    """A group as it is drawn."""
+    return Curves(group.name, group.policy, group.runs, group.family)
+
+
 def _pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """The groups that differ only by whether data are updated."""
     static = {one.family: one for one in groups if one.policy == "static"}
@@ -203,17 +212,7 @@ def _best(groups: Sequence[Group]) -> tuple[Group, ...]:
     return max(candidates, key=lambda pair: pair[0].summary["final_accuracy"])
 
 
-def _rest_of_label(one: Group) -> str:
-    """What sets it apart beside the policy."""
-    rest = one.label.partition(", ")[2]
-    return f" ({rest})" if rest else ""
-
-
 def _after(one: Group) -> str:
     if one.finished:
         return f" after {count(one.rounds, 'round')}"
     return f" (stopped after {one.rounds:,} of {count(one.config.game.num_rounds, 'round')})"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -1,9 +1,8 @@
 """Charts of training runs over the rounds: accuracy, loss, cost, and data as planned and as measured."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -18,32 +17,16 @@ POINTS = 6000  # drawn in one chart at most, over all its groups
 ARRIVALS = 12  # arrivals of classes that are marked at most
 
 
-class Trained(Hashable, Protocol):
-    """Runs that are drawn as one line: the mean of their seeds, with their range around it."""
-
-    @property
-    def name(self) -> str:
-        """Its text in the legend."""
-
-    @property
-    def policy(self) -> str:
-        """The policy of data update."""
-
-    @property
-    def family(self) -> str:
-        """What it shares with those that differ by the policy alone."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds all of its runs have."""
-
-    def curve(self, field: str) -> Array:
-        """A field of the records, of shape (runs, rounds)."""
-
-
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Runs in memory, drawn as one line."""
+    """Runs drawn as one line: the mean of their seeds, with their range around it.
+
+    Attributes:
+        name: its text in the legend.
+        policy: of data update.
+        runs: one per seed.
+        family: what it shares with those that differ by the policy alone.
+    """
 
     name: str
     policy: str
@@ -60,12 +43,12 @@ class Curves:
         return np.array([[getattr(r, field) for r in run.records[: self.rounds]] for run in self.runs], float)
 
 
-Group = TypeVar("Group", bound=Trained)
-Curve = Callable[[Group], Array]
+Curve = Callable[[Curves], Array]
+Planned = Mapping[Curves, Array]
 _ROUND = Axis("round t", integers=True)
 
 
-def accuracy_chart(groups: Sequence[Group], arrival: Arrival | None = None) -> Chart:
+def accuracy_chart(groups: Sequence[Curves], arrival: Arrival | None = None) -> Chart:
     """The accuracy on the test samples after every round."""
     chart = _over_rounds(
         Chart("accuracy", "Test accuracy", _ROUND, Axis("accuracy (%)"), [], {}),
@@ -76,7 +59,7 @@ def accuracy_chart(groups: Sequence[Group], arrival: Arrival | None = None) -> C
     return _with_arrivals(chart, arrival)
 
 
-def loss_chart(groups: Sequence[Group], arrival: Arrival | None = None) -> Chart:
+def loss_chart(groups: Sequence[Curves], arrival: Arrival | None = None) -> Chart:
     """The mean cross-entropy on the test samples after every round."""
     chart = _over_rounds(
         Chart("loss", "Test loss", _ROUND, Axis("cross-entropy"), [], {}),
@@ -87,7 +70,7 @@ def loss_chart(groups: Sequence[Group], arrival: Arrival | None = None) -> Chart
     return _with_arrivals(chart, arrival)
 
 
-def cost_so_far_chart(groups: Sequence[Group]) -> Chart:
+def cost_so_far_chart(groups: Sequence[Curves]) -> Chart:
     """The cumulative server cost, with measured volumes and ages; of one group by term."""
     note = "Payment, insufficient data and stale data, computed from the measured volumes and ages."
     y = Axis("cost U", from_zero=True)
@@ -97,7 +80,7 @@ def cost_so_far_chart(groups: Sequence[Group]) -> Chart:
     return _over_rounds(chart, groups, lambda group: group.curve("server_cost"), ",.4g")
 
 
-def _by_term(chart: Chart, group: Group) -> Chart:
+def _by_term(chart: Chart, group: Curves) -> Chart:
     """The terms of the cost stacked: the mean over the seeds."""
     rounds = np.arange(0, group.rounds, -(-group.rounds // POINTS))
     series, data = list[Series](), dict[str, Column]({"round": rounds})
@@ -108,7 +91,7 @@ def _by_term(chart: Chart, group: Group) -> Chart:
     return replace(chart, series=series, data=data)
 
 
-def classes_chart(groups: Sequence[Group], arrival: Arrival | None) -> Chart:
+def classes_chart(groups: Sequence[Curves], arrival: Arrival | None) -> Chart:
     """The number of classes in the buffers, and of those that can be collected."""
     chart = _over_rounds(
         Chart("classes", "Classes in the buffers", _ROUND, Axis("classes", from_zero=True), [], {}),
@@ -125,7 +108,7 @@ def classes_chart(groups: Sequence[Group], arrival: Arrival | None) -> Chart:
     return replace(chart, y=y, series=[wide, *chart.series], data={**chart.data, name: known})
 
 
-def data_charts(groups: Sequence[Group], plans: Mapping[Group, Plan]) -> list[Chart]:
+def data_charts(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> list[Chart]:
     """Volume, collection and age, planned and measured; `plans` has those of the groups that follow one."""
     charts = [volume_chart(groups, {group: plan.total_volume for group, plan in plans.items()})]
     collecting = [group for group in groups if group in plans and group.rounds > 1]
@@ -134,7 +117,7 @@ def data_charts(groups: Sequence[Group], plans: Mapping[Group, Plan]) -> list[Ch
     return [*charts, staleness_chart(groups, {group: plan.mean_staleness for group, plan in plans.items()})]
 
 
-def volume_chart(groups: Sequence[Group], planned: Mapping[Group, Array]) -> Chart:
+def volume_chart(groups: Sequence[Curves], planned: Planned) -> Chart:
     """The samples that all clients hold, φ(t)."""
     y = Axis("samples", from_zero=True)
     chart = Chart("volume", "Volume of all clients, φ(t)", _ROUND, y, [], {})
@@ -142,14 +125,14 @@ def volume_chart(groups: Sequence[Group], planned: Mapping[Group, Array]) -> Cha
     return _without_start(drawn)
 
 
-def staleness_chart(groups: Sequence[Group], planned: Mapping[Group, Array]) -> Chart:
+def staleness_chart(groups: Sequence[Curves], planned: Planned) -> Chart:
     """The mean age of the samples, S(t)."""
     y, note = Axis("rounds", from_zero=True), "A fresh sample has age 1."
     chart = Chart("staleness", "Mean age of the samples, S(t)", _ROUND, y, [], {}, note)
     return _against_plan(chart, groups, lambda group: group.curve("mean_age"), planned, ",.2f")
 
 
-def _collection_chart(groups: Sequence[Group], plans: Mapping[Group, Plan]) -> Chart:
+def _collection_chart(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> Chart:
     y = Axis("samples per round", from_zero=True)
     note = "Measured: the volume of the next round less the share θ of this round's volume."
     return _against_plan(
@@ -161,9 +144,7 @@ def _collection_chart(groups: Sequence[Group], plans: Mapping[Group, Plan]) -> C
     )
 
 
-def _over_rounds(
-    chart: Chart, groups: Sequence[Group], curve: Curve[Group], hover: str, suffix: str = ""
-) -> Chart:
+def _over_rounds(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: str, suffix: str = "") -> Chart:
     """The chart with one line per group: the mean of its seeds, and their range around it."""
     curves = [curve(group) for group in groups]
     most = max(values.shape[1] for values in curves)
@@ -182,7 +163,7 @@ def _over_rounds(
     return replace(chart, series=series, data=data)
 
 
-def used_chart(groups: Sequence[Group]) -> Chart:
+def used_chart(groups: Sequence[Curves]) -> Chart:
     """The number of updates that were aggregated in every round."""
     y = Axis("clients", from_zero=True)
     chart = Chart("used", "Updates aggregated per round", _ROUND, y, [], {})
@@ -190,7 +171,7 @@ def used_chart(groups: Sequence[Group]) -> Chart:
 
 
 def _against_plan(
-    chart: Chart, groups: Sequence[Group], curve: Curve[Group], planned: Mapping[Group, Array], hover: str
+    chart: Chart, groups: Sequence[Curves], curve: Curve, planned: Planned, hover: str
 ) -> Chart:
     """One line per group for what was measured, on a wide faint one for what was planned.
 
@@ -206,6 +187,9 @@ def _against_plan(
             data[name] = _at_rounds(planned[group][None], rounds)[0]
             if _name(group, "measured") not in hidden:
                 wide.append(_wide(name, rounds, data[name], _look(groups, index)[0], hover))
+    if len(wide) > 1 and all(np.array_equal(one.y, wide[0].y, equal_nan=True) for one in wide):
+        wide = [replace(wide[0], name="planned", color=GREY)]  # they follow the same plan
+        data["planned"] = wide[0].y
     measured = [replace(series, visible=series.name not in hidden) for series in chart.series]
     note = f"{chart.note} Click on the legend to show runs without data update." if hidden else chart.note
     return replace(chart, series=[*wide, *measured], data=data, note=note.strip())
@@ -231,7 +215,7 @@ def _with_arrivals(chart: Chart, arrival: Arrival | None) -> Chart:
     return replace(chart, dotted=new, note="Dotted lines: a new class becomes available.")
 
 
-def _look(groups: Sequence[Group], index: int) -> tuple[str, str]:
+def _look(groups: Sequence[Curves], index: int) -> tuple[str, str]:
     """Colour and dash of a group; blue and solid are for data update.
 
     Where several algorithms meet several policies, the colour is the algorithm's and the dash the policy's.
@@ -246,7 +230,7 @@ def _look(groups: Sequence[Group], index: int) -> tuple[str, str]:
     return COLORS[color % len(COLORS)], DASHES[dash % len(DASHES)]
 
 
-def _name(group: Trained, suffix: str) -> str:
+def _name(group: Curves, suffix: str) -> str:
     return ": ".join(filter(None, (group.name, suffix)))
 
 
