@@ -33,9 +33,8 @@ from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
 from dufl.game.plan import Plan
-from dufl.report.data_figures import data_figure
-from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save, style
-from dufl.report.plan_figures import surface, trajectories
+from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plot_plan, save, style
+from dufl.report.sample_images import data_figure
 
 DOCS = Path(__file__).resolve().parent
 PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
@@ -65,8 +64,8 @@ def main() -> None:
     leaders, influence = leader_rows(), influence_rows()
     with style():
         plan, baseline = dufl.solve(), algorithm1(dufl.Game())
-        publish(surface(plan, baseline), "cost_surface")
-        publish(trajectories(plan), "trajectories")
+        publish(plot_plan(plan, "surface", baseline=baseline), "cost_surface")
+        publish(plot_plan(plan), "trajectories")
         publish(leaders_figure(leaders), "leaders")
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import RUN, SMALL, assert_sentence, files, told
+from command_line import RUN, SMALL, assert_sentence, figures, files, told
 
 
 def test_compare_for_people(dufl_command: Any) -> None:
@@ -33,7 +33,7 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     assert "± std" in shown
     table = shown
     runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
-    images = {"comparison.csv", "comparison.png", "comparison.svg", "report.html", "manifest.json"}
+    images = figures("comparison") | {"comparison.csv", "report.html", "manifest.json"}
     assert {path.name for path in out.iterdir()} == runs | images
     for name in runs:
         assert {path.name for path in (out / name).iterdir()} >= RUN
@@ -46,7 +46,7 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     after = files(out)
     assert after.keys() == before.keys()
     for name, content in before.items():
-        if not name.endswith((".png", ".svg")):
+        if not name.endswith((".png", ".svg", ".pdf")):
             assert after[name] == content, name
     cells = json.loads(shown)["cells"]
     assert [(cell["algorithm"], cell["policy"], cell["seeds"]) for cell in cells] == [

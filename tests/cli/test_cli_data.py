@@ -14,7 +14,7 @@ from PIL import Image
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
 from dufl.data.datasets.catalogue import CATALOGUE
-from dufl.report.data_figures import data_figure
+from dufl.report.sample_images import data_figure
 from mirror import mirror
 from real_data import real
 

@@ -304,7 +304,7 @@ def test_results_show_themselves() -> None:
 
 LATE = (
     *("dufl.report.figures:plot_plan", "dufl.report.figures:plot_run", "dufl.report.figures:plot_comparison"),
-    *("dufl.report.figures:plan_html", "dufl.report.figures:run_html", "dufl.experiment.frames:plan_frame"),
+    *("dufl.report.tables:plan_html", "dufl.report.tables:run_html", "dufl.experiment.frames:plan_frame"),
     *("dufl.experiment.plan_directory:write_plan", "dufl.experiment.plan_directory:read_plan"),
 )
 

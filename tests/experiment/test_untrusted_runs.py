@@ -180,7 +180,7 @@ def test_samples_of_the_reader_s_own_are_not_shown(run: Path, tmp_path: Path) ->
     told_otherwise(run, dataset=f'"{tmp_path / "mine.npz"}"', initial_classes="2")
     page = report(run, out=tmp_path / "r.html")
     assert not page.images
-    assert "mine.npz on this machine are not those that were trained on" in page.text
+    assert "mine.npz on this machine differ from those that were trained on" in page.text
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "pipe", "folder"])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dufl.game.dynamics import general_staleness, staleness, volume
+from dufl.game.dynamics import collection, general_staleness, staleness, volume
 
 
 @given(
@@ -18,6 +18,14 @@ def test_definition_is_lemma_1(theta: float, start: float, collected: list[float
     held = volume([initial], np.array(collected)[:, None], theta)
     definition = staleness(held, theta, start)
     np.testing.assert_allclose(definition, general_staleness(held, theta, start), rtol=1e-9)
+
+
+def test_the_collection_is_what_the_volumes_say() -> None:
+    collected = np.random.default_rng(1).random((9, 3))
+    for theta in (0.0, 0.4, 1.0):
+        held = volume([5.0, 0.0, 70.0], collected, theta)
+        np.testing.assert_allclose(collection(held, theta), collected[:-1], atol=1e-12)
+    assert collection(np.array([[4.0], [1.0]]), 0.5).tolist() == [[0.0]]  # more was discarded than planned
 
 
 def test_definition_as_the_paper_writes_it() -> None:

@@ -16,14 +16,14 @@ def test_who_did_not_answer(tmp_path: Path) -> None:
     page = report(run, out=tmp_path / "r.html")
     silent = [(record.round, client) for record in read_metrics(run) for client in record.dropped]
     assert len(silent) > 1
-    assert f"{len(silent)} answers did not come. A client is" in page.text
+    assert f"{len(silent)} updates missing. A client" in page.text
     assert page.csv("used")["with data update"] == metrics(run, "participants").tolist()
-    found = page.table("Who was left out")
-    assert found.heads == ["client", "rounds", "first", "last", "why"]
-    for client, number, first, last, why in found.rows:
+    found = page.table("Clients left out")
+    assert found.heads == ["client", "rounds", "first", "last", "reason"]
+    for client, number, first, last, reason in found.rows:
         rounds = [round for round, name in silent if name == int(client)]
         assert (int(number), int(first), int(last)) == (len(rounds), rounds[0], rounds[-1])
-        assert why == "did not answer"
+        assert reason == "no answer"
     assert sum(int(row[1]) for row in found.rows) == len(silent)
 
 
@@ -33,8 +33,8 @@ def test_updates_that_were_refused(tmp_path: Path) -> None:
     page = report(tmp_path / "all", out=tmp_path / "r.html")
     refused = sum(len(record.refused) for record in read_metrics(diverging))
     assert refused > 12
-    assert f"{refused} updates were refused. A client is" in page.text
-    found = page.table("Who was left out")
+    assert f"{refused} updates refused. A client" in page.text
+    found = page.table("Clients left out")
     assert found.heads[0] == "run"
     assert {row[0] for row in found.rows} == {"diverging"}
     assert {row[-1] for row in found.rows} <= {"infinite weights", "weights that are not a number"}
@@ -50,8 +50,8 @@ def test_reasons_that_differ_by_their_numbers_are_one(tmp_path: Path) -> None:
         lines[t]["refused"] = {"3": f"claims {60 + t} samples, agreed to 60"}
     write_lines(run, lines)
     page = report(run, out=tmp_path / "r.html")
-    assert "3 updates were refused" in page.text
-    assert page.table("Who was left out").rows == [["3", "3", "1", "4", "claims 61 samples, agreed to 60"]]
+    assert "3 updates refused" in page.text
+    assert page.table("Clients left out").rows == [["3", "3", "1", "4", "claims 61 samples, agreed to 60"]]
 
 
 def test_where_nobody_is_left_out_nothing_is_said(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "own_policy_of_report.py").write_text(GREEDY)
     monkeypatch.syspath_prepend(tmp_path)
     page = report(make_run(tmp_path / "own", "policy=own_policy_of_report:Greedy"), out=tmp_path / "r.html")
-    assert "No run on this page follows a plan of the server's" in page.text
+    assert "No run on this page follows the server's plan" in page.text
     assert "collection" not in page.charts
     assert page.csv("volume")["own_policy_of_report:Greedy: measured"] == [80] * 6
 
 
-@pytest.mark.parametrize("pictures", [True, False])
+@pytest.mark.parametrize("images", [True, False])
 def test_samples_that_cannot_be_shown(tmp_path: Path, images: bool) -> None:
     generator = np.random.default_rng(0)
     table = {name: generator.random((n, 7), np.float32) for name, n in (("x_train", 60), ("x_test", 9))}
@@ -78,8 +78,8 @@ def test_samples_that_cannot_be_shown(tmp_path: Path, images: bool) -> None:
     place = make_run(tmp_path / "run", *changes)
     page = report(place, out=tmp_path / "r.html")
     assert bool(page.images) is images
-    assert ("are no pictures: they have the shape 7" in page.text) is not images
+    assert ("are not images: their shape is 7" in page.text) is not images
     (tmp_path / "own.npz").unlink()
     page = report(place, out=tmp_path / "r.html")
     assert "The samples cannot be shown: " in page.text
-    assert "could be collected" not in page.csv("classes")
+    assert "available" not in page.csv("classes")

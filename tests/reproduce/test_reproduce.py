@@ -62,7 +62,7 @@ def test_items_write_data_and_figures(games: tuple[Path, dict[str, Any]]) -> Non
     out, found = games
     assert json.loads((out / "reproduction.json").read_text()).keys() == found.keys()
     for name, item in found.items():
-        assert item["files"] == [f"{name}.csv", f"{name}.png", f"{name}.svg"]
+        assert item["files"] == [f"{name}.csv", f"{name}.png", f"{name}.svg", f"{name}.pdf"]
         for file in item["files"]:
             assert (out / file).stat().st_size > 100
         assert all(claim["measured"] for claim in item["claims"])

@@ -30,6 +30,11 @@ def told(*changes: str) -> list[str]:
     return [part for change in changes for part in ("--set", change)]
 
 
+def figures(*names: str) -> set[str]:
+    """The files of some figures."""
+    return {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 

@@ -213,7 +213,7 @@ def _mutated_file(corpus: Corpus, name: str, place: Path, chance: random.Random)
 def _mutated_folder(corpus: Corpus, name: str, place: Path, chance: random.Random) -> Path:
     """A copy of a folder with one file mutated, removed, emptied or replaced by another."""
     folder = _copy(corpus, name, place)
-    files = sorted(path for path in folder.iterdir() if path.suffix not in (".png", ".svg", ".html"))
+    files = sorted(path for path in folder.iterdir() if path.suffix not in (".png", ".svg", ".pdf", ".html"))
     victim, other = chance.choice(files), chance.choice(files)
     fate = chance.random()
     if fate < 0.8:

@@ -60,7 +60,7 @@ def compare(
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import COMPARISON, check_output
-    from dufl.report.training_table import comparison_table
+    from dufl.report.tables import comparison_table
 
     allow_imports(plugins)
     experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
@@ -78,7 +78,7 @@ def compare(
         typer.echo(f"stopped; {kept}", err=True)
         raise typer.Exit(130)
     if out:
-        from dufl.report.training_figures import write_comparison, write_run_figure
+        from dufl.report.figures import write_comparison, write_run_figure
 
         written = write_comparison(list(comparison.cells), out)
         for run in (run for cell in comparison.cells for run in cell.runs):
@@ -101,7 +101,7 @@ def live_table(experiments: "Mapping[str, Experiment]", seeds: int) -> "Iterator
 
     from dufl.experiment.callbacks import Callback
     from dufl.experiment.compare import Cell
-    from dufl.report.training_table import comparison_table
+    from dufl.report.tables import comparison_table
 
     cells = {name: Cell(name, one, tuple(range(seeds))) for name, one in experiments.items()}
     rounds = max(one.game.num_rounds for one in experiments.values())

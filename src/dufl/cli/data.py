@@ -101,16 +101,16 @@ def show(
     """Draw some samples with their labels, and how they look as they age."""
     from dufl.data.ageing import Ageing
     from dufl.data.datasets import load_dataset
-    from dufl.report.data_figures import check_picture, data_figure, save_picture
+    from dufl.report.sample_images import check_image_file, data_figure, save_image
 
     ageing = Ageing(time_sensitivity=time_sensitivity, noise_scale=noise_scale, num_rounds=num_rounds)
     path = out or Path(f"{Path(name).stem}.png")
-    check_picture(path)
+    check_image_file(path)
     with _options(), progress_bar() as begin:
         begin("loading")
         dataset = load_dataset(name, data_dir)
         begin("drawing")
-        save_picture(data_figure(dataset, ageing), path)
+        save_image(data_figure(dataset, ageing), path)
     typer.echo(f"{dataset.describe()}\nwritten: {path}")
 
 

@@ -47,7 +47,7 @@ def plan(
         baseline = baseline_of(plan, begin("comparing with Algorithm 1")) if has_baseline(plan) else None
         if out:
             from dufl.experiment.plan_directory import write_plan
-            from dufl.report.plan_figures import write_plan_figures
+            from dufl.report.figures import write_plan_figures
 
             advance = begin("drawing")
             written = write_plan(
@@ -62,7 +62,7 @@ def plan(
     if json:
         typer.echo(to_json(summary(plan, baseline)), nl=False)
         return
-    from dufl.report.plan_table import plan_table
+    from dufl.report.tables import plan_table
 
     output = console()
     output.print(plan_table(plan, baseline))

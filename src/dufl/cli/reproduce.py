@@ -90,7 +90,7 @@ def reproduce(
     if json:
         typer.echo(to_json(shown), nl=False)
         return
-    from dufl.report.claims_table import accuracy_table, claims_table
+    from dufl.report.tables import accuracy_table, claims_table
 
     output = console(120)
     output.print(claims_table(shown))

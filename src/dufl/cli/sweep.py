@@ -63,13 +63,14 @@ def sweep(
 
     with progress_bar() as begin:
         rows = sweep_rows(values, seeds, variant, begin(f"sweeping {', '.join(values)}"))
-    from dufl.report.sweep_table import sweep_csv, sweep_figure, sweep_table
+    from dufl.report.figures import write_sweep_figure
+    from dufl.report.tables import sweep_csv, sweep_table
 
     keys = list(values)
     if out:
         with writing(out, SWEEP, force) as folder:
             write_text(folder / "sweep.csv", sweep_csv(keys, rows))
-            sweep_figure(keys, rows, folder)
+            write_sweep_figure(keys, rows, folder)
     if json:
         typer.echo(to_json({"keys": keys, "rows": rows}), nl=False)
         return

@@ -90,8 +90,8 @@ def train(
 def show_run(run: "Run", json: bool, files: str) -> None:
     """What a command that trained ends with: a figure and a report if the run is kept, then its numbers."""
     from dufl.experiment.files import to_json
-    from dufl.report.training_figures import write_run_figure
-    from dufl.report.training_table import run_table
+    from dufl.report.figures import write_run_figure
+    from dufl.report.tables import run_table
 
     if run.folder:
         write_run_figure(run)

@@ -118,7 +118,7 @@ class Comparison:
 
     def plot(self, **options: Any) -> Any:
         """A matplotlib figure of the accuracy over the rounds."""
-        return late("dufl.report.figures:plot_comparison")(self, **options)
+        return late("dufl.report.figures:plot_comparison")(self.cells, **options)
 
     def __repr__(self) -> str:
         parts = [f"{cell.name} {_score(cell)}" for cell in self.cells]

@@ -59,10 +59,10 @@ FLOWER = Kind(
     (*RUN.files, "simulation.toml", "deal.json", "server.npz", "ledger.sqlite*", "clients/*"),
 )
 COMPARISON = Kind("comparison", ("comparison.*", REPORT))
-SWEEP = Kind("sweep", ("sweep.csv", "sweep.png", "sweep.svg"))
+SWEEP = Kind("sweep", ("sweep.csv", "sweep.png", "sweep.svg", "sweep.pdf"))
 REPRODUCTION = Kind(
     "reproduction",
-    ("reproduction.json", *(f"{item}.{end}" for item in _ITEMS for end in ("csv", "png", "svg"))),
+    ("reproduction.json", *(f"{item}.{end}" for item in _ITEMS for end in ("csv", "png", "svg", "pdf"))),
 )
 KINDS = {kind.name: kind for kind in (PLAN, RUN, FLOWER, COMPARISON, SWEEP, REPRODUCTION)}
 

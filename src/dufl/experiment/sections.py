@@ -155,30 +155,41 @@ class Data(Inputs):
         return own_dataset(describe(spec), make_plugin("dataset", spec))
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
-        """What clients collect when, and how it looks later, under the σ and T of a game."""
-        sigma, rounds, number = game.time_sensitivity, game.num_rounds, dataset.num_classes
+        """The streams and buffers of a federation, under the σ and T of its game. Imports plugins."""
+        known = isinstance(self.discard, str) and self.discard in ("uniform", "oldest")
+        return Simulation(
+            dataset.train,
+            self.arrival(dataset, game),
+            self.ageing(game),
+            seed,
+            self.dirichlet_alpha,
+            self.discard if known else resolve("discard", self.discard),
+            None if self.stream is None else resolve("stream", self.stream),
+        )
+
+    def arrival(self, dataset: Dataset, game: Game) -> Arrival:
+        """When the classes of a dataset arrive."""
+        number = dataset.num_classes
         if self.initial_classes is not None and self.initial_classes > number:
             rule = f"<= the {number} classes of {dataset.name}"
             raise InputError.of("data.initial_classes", rule, self.initial_classes)
         if isinstance(self.class_order, list) and sorted(self.class_order) != list(range(number)):
             rule = f"every class of {dataset.name} from 0 to {number - 1} once"
             raise InputError.of("data.class_order", rule, self.class_order)
-        arrival = Arrival(
-            num_classes=dataset.num_classes,
-            time_sensitivity=sigma,
-            num_rounds=rounds,
+        return Arrival(
+            num_classes=number,
+            time_sensitivity=game.time_sensitivity,
+            num_rounds=game.num_rounds,
             until=self.arrival_until,
             initial=self.initial_classes,
             order=self.class_order,
         )
-        ageing = Ageing(
-            time_sensitivity=sigma,
-            num_rounds=rounds,
+
+    def ageing(self, game: Game) -> Ageing:
+        """How stored samples age."""
+        return Ageing(
+            time_sensitivity=game.time_sensitivity,
+            num_rounds=game.num_rounds,
             noise_scale=self.noise_scale,
             growth=self.noise_growth,
         )
-        discard = self.discard
-        if discard not in ("uniform", "oldest"):
-            discard = resolve("discard", discard)
-        stream = None if self.stream is None else resolve("stream", self.stream)
-        return Simulation(dataset.train, arrival, ageing, seed, self.dirichlet_alpha, discard, stream)

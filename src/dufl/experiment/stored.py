@@ -90,10 +90,10 @@ class Group:
         return describe(self.config.policy)
 
     @property
-    def rest(self) -> str:
-        """All that its runs were told but the policy."""
-        told = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
-        return json.dumps(told, sort_keys=True)
+    def family(self) -> str:
+        """All settings of its runs but the policy."""
+        settings = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
+        return json.dumps(settings, sort_keys=True)
 
     @property
     def finished(self) -> bool:
@@ -147,9 +147,9 @@ def group(runs: Sequence[Stored]) -> list[Group]:
     parts = [sorted(part, key=lambda stored: stored.seed) for part in together.values()]
     differing = differences([part[0].settings for part in parts])
     groups = [Group(_label(part[0].settings, differing), part) for part in parts]
-    rest = list(dict.fromkeys(found.rest for found in groups))
-    begun = [found for found in groups if found.runs]
-    return sorted(begun, key=lambda found: (rest.index(found.rest), _place(found.policy)))
+    families = list(dict.fromkeys(group.family for group in groups))
+    begun = [group for group in groups if group.runs]
+    return sorted(begun, key=lambda group: (families.index(group.family), _place(group.policy)))
 
 
 def differences(settings: Sequence[Settings]) -> list[str]:

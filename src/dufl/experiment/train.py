@@ -115,7 +115,7 @@ class Run:
         return Path(write_report([self.folder], Path(path) if path else None).path)
 
     def _repr_html_(self) -> str:
-        return str(late("dufl.report.figures:run_html")(self))
+        return str(late("dufl.report.tables:run_html")(self))
 
 
 def train(

@@ -32,6 +32,15 @@ def volume(initial_volume: npt.ArrayLike, collection: Array, conservation_rate: 
     return held
 
 
+def collection(volume: Array, conservation_rate: float) -> Array:
+    """Δ_k(t) = D_k(t+1) − θ·D_k(t), from the volumes alone; of one round less than `volume`.
+
+    >>> collection(np.array([100.0, 60.0, 30.0]), 0.5).tolist()
+    [10.0, 0.0]
+    """
+    return np.maximum(volume[1:] - conservation_rate * volume[:-1], 0.0)
+
+
 def staleness(volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0) -> Array:
     """S_k(t) by the definition of the degree of staleness.
 

@@ -190,7 +190,7 @@ class Plan:
         return late("dufl.report.figures:plot_plan")(self, kind, **options)
 
     def _repr_html_(self) -> str:
-        return str(late("dufl.report.figures:plan_html")(self))
+        return str(late("dufl.report.tables:plan_html")(self))
 
     def summary(self) -> dict[str, Any]:
         """The plan in plain numbers, for programs."""

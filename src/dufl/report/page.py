@@ -1,39 +1,111 @@
-"""One HTML page that needs nothing but itself: sections of text, tables and charts.
+"""One HTML page in one file: sections of text, tables and charts.
 
-Plotly and the data of the charts are inside, compressed; the page unpacks them when it is opened. Every text
-that comes from data goes through `escape`, and the page forbids itself to ask any host for anything.
+Plotly and the data of the charts are inside, compressed; the page unpacks them when it is opened. The
+template escapes every text, and the page's security policy forbids requests to any host.
 """
 
 import base64
 import gzip
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from dufl.experiment.files import to_json
-from dufl.report.interactive import Chart
+from dufl.report.chart_spec import Chart
+from dufl.report.plotly_charts import plotly_figure
 
-Cell = str | tuple[str, float]  # a text, or a number: as it is shown, and as it is sorted by
-Block = str | Sequence[Chart]  # HTML, or charts side by side
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-_ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%230072B2' d='M0 8V5h2v3zm3 0V3h2v5zm3 0V0h2v8z'/%3E%3C/svg%3E"  # noqa: E501
-
-_THEME = (  # before anything is seen
-    'try { const theme = localStorage.getItem("dufl-theme"); '
-    "if (theme) document.documentElement.dataset.theme = theme } catch {}"
-)
+Cell = str | tuple[str, float]  # a text; or a number, as it is shown and as it is sorted by
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of the page with a heading.
+class Paragraph:
+    """Some text; `style` is a class of the style sheet."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Values with their names, shown large."""
+
+    values: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows; columns of numbers are aligned to the right.
 
     Attributes:
-        name: what links to it say.
+        caption: what it shows.
+        heads: the names of the columns.
+        rows: the cells.
+        sortable: whether the reader may sort it.
+    """
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    sortable: bool = True
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold nothing but numbers."""
+        return [all(isinstance(row[i], tuple) for row in self.rows) for i in range(len(self.heads))]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines of a file or of commands."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """A block that the reader may unfold."""
+
+    summary: str
+    block: "Block"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of images: the label of each row, a remark, the address of the image and its description."""
+
+    caption: str
+    rows: Sequence[tuple[str, str, str, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Charts:
+    """Charts side by side."""
+
+    charts: Sequence[Chart]
+
+
+Block = Paragraph | Heading | Facts | Table | Code | Details | Samples | Charts
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        name: the text of links to it.
         title: its heading.
-        blocks: what is in it.
+        blocks: its content.
     """
 
     name: str
@@ -41,144 +113,45 @@ class Section:
     blocks: Sequence[Block]
 
 
-def make_page(title: str, top: str, sections: Sequence[Section]) -> str:
+def make_page(title: str, top: Sequence[Block], sections: Sequence[Section]) -> str:
     """The whole page.
 
     Args:
         title: its heading.
-        top: what stands below the heading, in HTML.
+        top: the blocks below the heading.
         sections: the rest.
     """
-    charts = [chart for part in sections for block in part.blocks for chart in _charts(block)]
-    drawn = {chart.name: {**chart.figure, "csv": chart.to_csv()} for chart in charts}
-    links = "".join(f'<li><a href="#{_id(part.name)}">{escape(part.name)}</a></li>' for part in sections)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} – DUFL</title>
-<link rel="icon" href="{_ICON}">
-<script>{_THEME}</script>
-<style>
-{_asset("page.css")}</style>
-</head>
-<body>
-<a class="skip" href="#content">Skip to the content</a>
-<header class="bar">
-<p class="brand">DUFL</p>
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-<button type="button" id="theme" hidden></button>
-</header>
-<main id="content" tabindex="-1">
-<h1>{escape(title)}</h1>
-{top}
-<noscript><p class="trouble">The charts and their CSV files need JavaScript. All tables are complete without it.</p></noscript>
-<p class="trouble" id="trouble" role="alert" hidden></p>
-{"".join(map(_section, sections))}
-</main>
-<script type="text/plain" id="charts">{_packed(to_json(drawn, indent=None).encode())}</script>
-<script type="text/plain" id="plotly">{_packed(_plotly())}</script>
-<script>
-{_asset("page.js")}</script>
-</body>
-</html>
-"""  # noqa: E501
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph; `text` is escaped."""
-    return f"<p{_class(kind)}>{escape(text)}</p>\n"
-
-
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, sorts: bool = True) -> str:
-    """A table whose first column names the rows; columns of numbers are aligned to the right.
-
-    Args:
-        caption: what it shows.
-        heads: the names of the columns.
-        rows: the cells.
-        sorts: whether the reader may sort it.
-    """
-    numeric = [all(isinstance(row[i], tuple) for row in rows) for i in range(len(heads))]
-    head = "".join(
-        f'<th scope="col"{_class("number" if number else "")}>{escape(name)}</th>'
-        for name, number in zip(heads, numeric, strict=True)
+    blocks = [block for section in sections for block in section.blocks]
+    charts = [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
+    drawn = {chart.name: {**plotly_figure(chart), "csv": chart.to_csv()} for chart in charts}
+    environment = Environment(
+        loader=PackageLoader("dufl.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    body = "".join(f"<tr>{''.join(_cells(row))}</tr>\n" for row in rows)
-    name = f"table-{_id(caption)}"
-    kind = _class("sorts" if sorts and len(rows) > 1 else "")
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{name}">'
-        f'<table{kind}><caption id="{name}"><span>{escape(caption)}</span></caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+    environment.filters |= {"slug": _slug, "kind": lambda block: type(block).__name__}
+    return environment.get_template("page.html").render(
+        title=title,
+        top=top,
+        sections=sections,
+        css=_asset("page.css"),
+        script=_asset("page.js"),
+        charts=_packed(to_json(drawn, indent=None).encode()),
+        plotly=_packed((files("plotly") / "package_data" / "plotly.min.js").read_bytes()),
     )
 
 
-def details(summary: str, html: str) -> str:
-    """Something that is shown when it is asked for."""
-    return f"<details><summary>{escape(summary)}</summary>{html}</details>\n"
-
-
-def code(text: str, label: str) -> str:
-    """Some lines of a file or of commands."""
-    return f'<pre tabindex="0" role="region" aria-label="{escape(label)}"><code>{escape(text)}</code></pre>\n'
-
-
-def _cells(row: Sequence[Cell]) -> Iterator[str]:
-    for place, cell in enumerate(row):
-        tag, scope = ("th", ' scope="row"') if place == 0 else ("td", "")
-        if isinstance(cell, str):
-            yield f"<{tag}{scope}>{escape(cell)}</{tag}>"
-        else:
-            text, value = escape(cell[0].replace("-", "−")), float(cell[1])
-            yield f'<{tag}{scope} class="number" data-value="{value!r}">{text}</{tag}>'
-
-
-def _section(part: Section) -> str:
-    name = _id(part.name)
-    blocks = "".join(block if isinstance(block, str) else _grid(block) for block in part.blocks)
-    heading = f'<h2 id="{name}-title">{escape(part.title)}</h2>'
-    return f'<section id="{name}" aria-labelledby="{name}-title">\n{heading}\n{blocks}</section>\n'
-
-
-def _grid(charts: Sequence[Chart]) -> str:
-    return f'<div class="grid">{"".join(map(_figure, charts))}</div>\n'
-
-
-def _figure(chart: Chart) -> str:
-    title, note = escape(chart.title), escape(chart.note)
-    return (
-        f'<figure class="chart"><figcaption><h3>{title}</h3>'
-        f'<a class="csv" data-chart="{escape(chart.name)}" download="{escape(chart.name)}.csv" hidden '
-        f'aria-label="CSV: {title}">CSV</a></figcaption>'
-        f'<div class="plot" id="chart-{escape(chart.name)}" data-chart="{escape(chart.name)}" role="img" '
-        f'aria-label="{title}. {note}"></div>'
-        f"{paragraph(chart.note, 'note') if chart.note else ''}</figure>\n"
-    )
-
-
-def _charts(block: Block) -> Sequence[Chart]:
-    return [] if isinstance(block, str) else block
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
-
-
-def _id(text: str) -> str:
-    """A name that addresses can have."""
-    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in text.lower()).split())
+def _slug(text: str) -> str:
+    """A text as the name of an anchor."""
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
 def _packed(content: bytes) -> str:
     """Compressed, as text; the same for the same content."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
-
-
-def _plotly() -> bytes:
-    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
 
 
 def _asset(name: str) -> str:

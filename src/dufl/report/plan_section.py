@@ -1,58 +1,56 @@
-"""What was planned and why, and how far it came true."""
+"""The plan of the report: the offer and why it was chosen, its cost, and planned beside measured."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dufl.experiment.stored import Group, differences
+from dufl.experiment.stored import differences
+from dufl.formatting import count, money, number, percent, signed
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
-from dufl.report.formats import money, number, percent
-from dufl.report.interactive import Chart
-from dufl.report.page import Block, Cell, Section, paragraph, table
-from dufl.report.plan_charts import cost_chart, surface_chart
-from dufl.report.planning import SHOWN, Planning, is_negotiated
+from dufl.report.chart_spec import Chart
+from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
+from dufl.report.plan_charts import TERMS, cost_chart, plan_surface, surface_chart
+from dufl.report.planning import SHOWN, Planning
 
 Row = list[Cell]
 
 
-def plan_section(found: Sequence[Planning], progress: Progress = lambda _: None) -> Section:
-    """Every plan in full; a table alone if there are very many."""
+def plan_section(plannings: Sequence[Planning], progress: Progress = lambda _: None) -> Section:
+    """Every plan in full; only a table if there are very many."""
     blocks: list[Block] = []
-    if len(found) > 1:
-        blocks.append(_plans_table(found))
-    for place, planning in enumerate(found if len(found) <= SHOWN else [], 1):
-        name, prefix = (f"Plan {place}", f"plan_{place}_") if len(found) > 1 else ("", "")
-        charts = _charts(planning, progress)
+    if len(plannings) > 1:
+        blocks.append(_plans_table(plannings))
+    for place, planning in enumerate(plannings if len(plannings) <= SHOWN else [], 1):
+        name, prefix = (f"Plan {place}", f"plan_{place}_") if len(plannings) > 1 else ("", "")
+        charts = [replace(chart, name=prefix + chart.name) for chart in _charts(planning, progress)]
         blocks += [
-            *([f"<h3>{name}</h3>\n"] if name else []),
-            *(paragraph(text) for text in _words(planning)),
-            [replace(chart, name=prefix + chart.name) for chart in charts],
-            *_came_true(planning, f"{name}: " if name else ""),
+            *([Heading(name)] if name else []),
+            *(Paragraph(text) for text in _texts(planning)),
+            Charts(charts),
+            *_planned_and_measured(planning, name or "The plan"),
         ]
-    return Section("Plan", "The plan" if len(found) == 1 else "The plans", blocks)
+    return Section("Plan", "The plan" if len(plannings) == 1 else "The plans", blocks)
 
 
-def _words(planning: Planning) -> list[str]:
-    """What is paid and kept, why, and what it saves."""
+def _texts(planning: Planning) -> list[str]:
+    """The offer, its reason and its cost."""
     plan, cost = planning.plan, planning.plan.cost_by_term
     parts = [number(float(part.sum())) for part in (cost.payment, cost.volume, cost.staleness)]
+    terms = ", ".join(f"{part} for {name}" for part, (name, _) in zip(parts, TERMS, strict=True))
     texts = [
-        f"The server pays R = {money(plan.payment)} a round, which clients share by the data they hold. From "
-        f"one round to the next they keep θ = {percent(plan.conservation_rate, 1)} of their data and discard "
+        f"The server pays R = {money(plan.payment)} per round, shared among the clients by volume. From one "
+        f"round to the next, clients keep θ = {percent(plan.conservation_rate, 1)} of their data and discard "
         f"the rest. {_reason(planning)}",
-        f"Its cost over all rounds is U = {number(cost.total)}: {parts[0]} for payment, {parts[1]} for too "
-        f"little data and {parts[2]} for stale data. {_savings(planning)}",
+        f"The cost over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}",
     ]
     if not planning.followers:
-        texts.insert(
-            0, "No run on this page follows a plan of the server's. For this federation it would be:"
-        )
+        texts.insert(0, "No run on this page follows the server's plan. For this federation it is:")
     if planning.replanned:
         texts.append(
-            f"The federation planned again, last from round {planning.replanned:,} on, when clients had gone "
-            "or come. Shown is the first plan."
+            f"The federation planned again when clients joined or left, last from round "
+            f"{planning.replanned:,} on. The first plan is shown."
         )
     return texts
 
@@ -60,76 +58,83 @@ def _words(planning: Planning) -> list[str]:
 def _reason(planning: Planning) -> str:
     plan = planning.plan
     if plan.payment == 0 and plan.conservation_rate == 1:
-        return "Here no update at all costs the server least."
+        return "In this game, no update has the lowest cost."
     if plan.method == "algorithm1":
         return (
-            "The paper's Algorithm 1 chose it: the server searches while the clients' total is held fixed, "
-            "they answer, and so on in turn."
+            "The offer was chosen by the paper's Algorithm 1: the server searches with the total volume held "
+            "fixed, the clients respond, and both alternate."
         )
-    asked = any(is_negotiated(stored) for one in planning.groups for stored in one.every)
-    how = " It was found by asking the clients, whose costs stayed their own." if asked else ""
+    asked = " It was found by querying the clients; their costs stayed private." * planning.is_negotiated
     return (
-        "Of all that it may offer, this costs the server least once every client has answered in its own "
-        "interest: to pay less brings too little data, to pay more costs more than the data are worth, and "
-        f"to keep more makes them stale.{how}"
+        "This offer has the lowest cost at the clients' equilibrium: a lower payment brings too little data, "
+        "a higher one costs more than the data are worth, and a higher conservation rate makes the data "
+        f"stale.{asked}"
     )
 
 
 def _savings(planning: Planning) -> str:
     plan, baseline = planning.plan, planning.baseline
-    told = [f"{_saved(plan.server_cost, plan.no_update_cost)} without update ({number(plan.no_update_cost)})"]
+    others = [f"{_compared(plan.server_cost, plan.no_update_cost)} without update"]
     if baseline is not None:
-        told.append(
-            f"{_saved(plan.server_cost, baseline.server_cost)} with the plan of the paper's Algorithm 1 "
-            f"({number(baseline.server_cost)}), which pays {money(baseline.payment)} a round"
+        others.append(
+            f"{_compared(plan.server_cost, baseline.server_cost)} with the plan of the paper's Algorithm 1, "
+            f"which pays {money(baseline.payment)} per round"
         )
-    return f"That is {', and '.join(told)}."
+    return f"This is {', and '.join(others)}."
 
 
-def _saved(ours: float, other: float) -> str:
+def _compared(ours: float, other: float) -> str:
     if not np.isfinite(other) or other <= 0:
-        return "beside that of the server"
+        return f"to be compared with {number(other)}"
     saved = 1 - ours / other
-    return f"{percent(abs(saved), 1)} {'less' if saved >= 0 else 'more'} than"
+    return f"{percent(abs(saved), 1)} {'less' if saved >= 0 else 'more'} than {number(other)}"
 
 
 def _charts(planning: Planning, progress: Progress) -> list[Chart]:
     plan, baseline = planning.plan, planning.baseline
-    cost = replace(
-        cost_chart(plan, baseline), note="The shorter the better; colours say what the cost is for."
-    )
-    surface = surface_chart(plan, baseline, *planning.surface(progress))
-    note = (
-        "Every point is an offer to the same clients, its colour what the server ends up with; dark is dear."
-    )
-    return [cost, replace(surface, note=note)]
+    # Run directories hold no costs of other offers: the surface is computed here.
+    surface = surface_chart(plan, baseline, *plan_surface(plan, baseline, progress))
+    note = "Every point is an offer to the same clients; the darker, the higher the cost."
+    return [
+        replace(cost_chart(plan, baseline), note="Shorter is better."),
+        replace(surface, note=note),
+    ]
 
 
-def _came_true(planning: Planning, prefix: str) -> list[str]:
-    """A table for every group that follows the plan: planned beside measured."""
-    tables = []
-    for one in planning.followers:
-        label = f"{prefix}{one.name}" if len(planning.followers) > 1 or prefix else "The plan"
-        caption = f"{label}: planned and measured over {one.rounds:,} rounds"
-        heads = ("", "planned", "measured", "difference, %")
-        tables.append(table(caption, heads, _measured_rows(planning.plan, one), sorts=False))
-    return tables
+def _planned_and_measured(planning: Planning, name: str) -> list[Table]:
+    """One table for the plan: planned beside the mean of all runs that follow it."""
+    groups = planning.followers
+    if not groups:
+        return []
+    runs, rounds = sum(len(group.runs) for group in groups), min(group.rounds for group in groups)
+    mean = f"; measured values are the mean of {runs} runs" if runs > 1 else ""
+    caption = f"{name}: planned and measured over {count(rounds, 'round')}{mean}"
+    rows = _measured_rows(planning, rounds)
+    return [Table(caption, ("", "planned", "measured", "difference (%)"), rows, sortable=False)]
 
 
-def _measured_rows(plan: Plan, one: Group) -> list[Row]:
-    rounds, found = one.rounds, one.summary
+def _measured_rows(planning: Planning, rounds: int) -> list[Row]:
+    plan: Plan = planning.plan
+
+    def curve(field: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.concatenate([group.curve(field)[:, :rounds] for group in planning.followers])
+
+    def last(field: str) -> float:
+        return float(curve(field)[:, -1].mean())
+
     cost = plan.cost_by_term
-    parts = [float(part[:rounds].sum()) for part in (cost.payment, cost.volume, cost.staleness)]
-    terms = ("payment", "volume", "staleness")
-    names = ("\u2003of it payment", "\u2003of it too little data", "\u2003of it stale data")
+    planned = [float(part[:rounds].sum()) for part in (cost.payment, cost.volume, cost.staleness)]
+    fields = ("cost_of_payment", "cost_of_volume", "cost_of_staleness")
+    total_payment = float(curve("payment").sum(axis=1).mean())
+    volume, age = float(plan.total_volume[:rounds].mean()), float(plan.mean_staleness[:rounds].mean())
     rows = [
-        ("payment over all rounds", plan.payment * rounds, found["total_payment"], money),
-        ("samples held, mean", float(plan.total_volume[:rounds].mean()), found["mean_volume"], number),
-        ("age of the samples, mean", float(plan.mean_staleness[:rounds].mean()), found["mean_age"], number),
-        ("server cost U", sum(parts), found["server_cost"], number),
+        ("payment over all rounds", plan.payment * rounds, total_payment, money),
+        ("samples held, mean over rounds", volume, float(curve("total_volume").mean()), number),
+        ("age of the samples, mean over rounds", age, float(curve("mean_age").mean()), number),
+        ("server cost U", sum(planned), last("server_cost"), number),
         *(
-            (name, part, found[f"cost_of_{term}"], number)
-            for name, part, term in zip(names, parts, terms, strict=True)
+            (f"\u2003{name}", part, last(field), number)
+            for (name, _), part, field in zip(TERMS, planned, fields, strict=True)
         ),
     ]
     return [
@@ -141,29 +146,26 @@ def _measured_rows(plan: Plan, one: Group) -> list[Row]:
 def _difference(planned: float, measured: float) -> Cell:
     if not planned or not np.isfinite([planned, measured]).all():
         return "–", 0.0
-    share = round(100 * (measured / planned - 1), 2) or 0.0
-    return f"{share:+.2f}".replace("-", "−") if share else "0.00", share
+    difference = 100 * (measured / planned - 1)
+    return signed(difference, 2), round(difference, 2)
 
 
-def _plans_table(found: Sequence[Planning]) -> str:
-    """One row a plan, with what it differs by."""
+def _plans_table(plannings: Sequence[Planning]) -> Table:
+    """One row per plan, with the settings in which they differ."""
+    sections = ("game.", "clients.", "leader.")
     settings = [
-        {
-            k: v
-            for k, v in one.groups[0].every[0].settings.items()
-            if k.startswith(("game.", "clients.", "leader."))
-        }
-        for one in found
+        {k: v for k, v in one.groups[0].every[0].settings.items() if k.startswith(sections)}
+        for one in plannings
     ]
     keys = differences(settings)
-    heads = ["plan", *keys, "R", "θ, %", "cost U", "no update U", "Algorithm 1 U"]
+    heads = ["plan", *keys, "R", "θ (%)", "cost U", "U without update", "U of Algorithm 1"]
     rows: list[Row] = []
-    for place, (one, told) in enumerate(zip(found, settings, strict=True), 1):
+    for place, (one, values) in enumerate(zip(plannings, settings, strict=True), 1):
         plan, baseline = one.plan, one.baseline
         rows.append(
             [
                 (f"Plan {place}", place),
-                *(_setting(told.get(key, "–")) for key in keys),
+                *(_setting(values.get(key, "–")) for key in keys),
                 (money(plan.payment), plan.payment),
                 (f"{100 * plan.conservation_rate:.1f}", plan.conservation_rate),
                 (number(plan.server_cost), plan.server_cost),
@@ -171,7 +173,7 @@ def _plans_table(found: Sequence[Planning]) -> str:
                 (number(baseline.server_cost), baseline.server_cost) if baseline else ("–", float("inf")),
             ]
         )
-    return table("The plans behind the runs, and by what they differ", heads, rows)
+    return Table("The plans of these runs and the settings in which they differ", heads, rows)
 
 
 def _setting(value: object) -> Cell:

@@ -1,98 +1,108 @@
-"""What came of the runs, in a sentence, a few figures and a table."""
+"""The results of the report: headline, key figures, summary, training curves, data, and updates left out."""
 
-from collections.abc import Sequence
-from html import escape
-from pathlib import Path
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dufl.data.arrival import Arrival
-from dufl.experiment.stored import Group
-from dufl.report.formats import count, money, number, percent
-from dufl.report.page import Cell, Section, paragraph, table
+from dufl.experiment.stored import Group, Stored
+from dufl.experiment.train import short_name
+from dufl.formatting import count, money, number, percent
+from dufl.report.page import Block, Cell, Charts, Facts, Paragraph, Section, Table
 from dufl.report.planning import Planning
-from dufl.report.run_charts import accuracy_chart, cost_so_far_chart, loss_chart
+from dufl.report.run_charts import (
+    Curves,
+    accuracy_chart,
+    classes_chart,
+    cost_so_far_chart,
+    data_charts,
+    loss_chart,
+    used_chart,
+)
+from dufl.report.setup_section import name_of
 
-PAIRS = 3  # told one by one in the headline at most
+ROWS = 100  # of the table of updates left out at most
+SILENT = "no answer"
 
 
 def title(groups: Sequence[Group]) -> str:
-    """On what was trained, and how."""
-    told = [
-        (Path(g.config.data.dataset).name, g.config.training.model, g.config.training.algorithm)
+    """The dataset, the model and the algorithm."""
+    names = [
+        tuple(map(short_name, (g.config.data.dataset, g.config.training.model, g.config.training.algorithm)))
         for g in groups
     ]
-    parts = [" and ".join(dict.fromkeys(values)) for values in zip(*told, strict=True)]
+    parts = [" and ".join(dict.fromkeys(values)) for values in zip(*names, strict=True)]
     return f"Training report: {', '.join(parts)}"
 
 
-def headline(groups: Sequence[Group], found: Sequence[Planning]) -> str:
-    """The main result in words."""
-    pairs = _pairs(groups)
-    if not pairs:
-        said = [f"{one.label} the model ends at {_final(one)}{_so_far(one)}" for one in groups[:PAIRS]]
-        return f"{'; '.join(_capital(text) for text in said)}.{_offer(found)}"
-    if len(pairs) > PAIRS:
-        updated, alone = (sorted(pair[i].summary["final_accuracy"] for pair in pairs) for i in (0, 1))
-        return (
-            f"With data update models end at {_range(updated)}, without at {_range(alone)}, "
-            f"in {len(pairs)} comparisons."
-        )
-    said = []
-    for fresh, idle in pairs:
-        what = "" if len(pairs) == 1 else f" ({fresh.label.partition(', ')[2]})"
-        far = _so_far(fresh) or _so_far(idle)
-        ends = f"the model ends at {_final(fresh)}, without at {_final(idle)}"
-        said.append(f"with data update{what} {ends}{far}")
-    return f"{_capital('; '.join(said))}.{_offer(found)}"
+def headline(groups: Sequence[Group], plannings: Sequence[Planning]) -> str:
+    """The result of the best method, and of the same method without data update."""
+    best, *without = _best(groups)
+    policy, _, rest = best.label.partition(", ")
+    if len(_pairs(groups) or groups) > 1:
+        text = f"Best result: {policy}{f' ({rest})' if rest else ''}, test accuracy is "
+    else:
+        text = f"{policy[:1].upper()}{policy[1:]}, test accuracy is "
+    text += f"{percent(best.summary['final_accuracy'], 1)}{_after(best)}"
+    for other in without:
+        text += f"; without, {percent(other.summary['final_accuracy'], 1)}"
+        text += _after(other) if other.rounds != best.rounds else ""
+    planning = next(one for one in plannings if best in one.groups)
+    if best.policy != "dufl":
+        return f"{text}."
+    plan = planning.plan
+    return (
+        f"{text}. The server pays {money(plan.payment)} per round, and clients keep "
+        f"{percent(plan.conservation_rate, 1)} of their data from one round to the next."
+    )
 
 
-def facts(groups: Sequence[Group], found: Sequence[Planning]) -> str:
-    """A few figures that matter most, of the first plan."""
-    pairs = _pairs(groups)
-    shown = list(pairs[0]) if pairs else [groups[0]]
-    figures = [(percent(one.summary["final_accuracy"], 1), f"accuracy {one.label}") for one in shown]
-    first = shown[0]
-    planning = next(one for one in found if first in one.groups)
-    plan = planning.followed_by(first)
+def facts(groups: Sequence[Group], plannings: Sequence[Planning]) -> Facts:
+    """Key figures of the best method."""
+    best, *without = _best(groups)
+    values = [
+        (percent(one.summary["final_accuracy"], 1), f"test accuracy {one.label}") for one in (best, *without)
+    ]
+    planning = next(one for one in plannings if best in one.groups)
+    plan = planning.followed_by(best)
     if plan is not None:
-        figures.append((money(plan.payment), "paid to all clients a round (R)"))
-        figures.append((percent(plan.conservation_rate, 1), "of the data kept from round to round (θ)"))
-    cost, idle = first.summary["server_cost"], planning.plan.no_update_cost
-    if first.finished and first.policy != "static" and idle > 0:
-        word = "less" if cost <= idle else "more"
-        figures.append((percent(abs(1 - cost / idle), 1), f"{word} cost to the server than without update"))
-    figures.append((f"{first.summary['mean_age']:.2f}", f"rounds, mean age of the data {first.label}"))
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for value, name in figures)
-    return f'<dl class="facts">{items}</dl>\n'
+        values.append((money(plan.payment), "payment per round, all clients (R)"))
+        values.append((percent(plan.conservation_rate, 1), "of the data kept per round (θ)"))
+    cost, static = best.summary["server_cost"], planning.plan.no_update_cost
+    if best.finished and best.policy != "static" and static > 0:
+        word = "lower" if cost <= static else "higher"
+        values.append((percent(abs(1 - cost / static), 1), f"{word} server cost than without update"))
+    values.append((f"{best.summary['mean_age']:.2f}", "rounds, mean age of the samples"))
+    return Facts(values)
 
 
 def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section:
-    """A table of the groups, and how well they learn over the rounds."""
+    """A table of the groups, and their training curves."""
     several = any(len(one.runs) > 1 for one in groups)
-    shades = "Lines are means over the seeds; shades reach from the least to the most of them."
-    hint = "Drag across a chart to look closer, double-click to go back; the legend hides and shows lines."
-    charts = [accuracy_chart(groups, arrival), loss_chart(groups, arrival), cost_so_far_chart(groups)]
-    words = [paragraph(shades, "note")] * several + [paragraph(hint, "note hint")]
-    return Section("Results", "Results", [summary_table(groups), *words, charts])
+    shades = "Lines are means over the seeds; shaded areas are the range from minimum to maximum."
+    hint = "Drag across a chart to zoom in, double-click to zoom out; click on the legend to hide a line."
+    lines = [_line(group) for group in groups]
+    charts = [accuracy_chart(lines, arrival), loss_chart(lines, arrival), cost_so_far_chart(lines)]
+    notes = [Paragraph(shades, "note")] * several + [Paragraph(hint, "note hint")]
+    return Section("Results", "Results", [summary_table(groups), *notes, Charts(charts)])
 
 
-def summary_table(groups: Sequence[Group]) -> str:
-    """One row a group."""
+def summary_table(groups: Sequence[Group]) -> Table:
+    """One row per group."""
     several = any(len(one.runs) > 1 for one in groups)
-    heads = ["runs", *["seeds"] * several, "accuracy, %", *["± std"] * several]
-    heads += ["best, %", "loss", "samples held", "mean age", "payment", "cost U"]
-    caption = (
-        "Payment and server cost over all rounds; samples held and their age in rounds, mean over rounds"
-    )
+    heads = ["runs", *["seeds"] * several, "accuracy (%)", *["± std"] * several]
+    heads += ["best (%)", "loss", "samples held", "mean age", "payment", "cost U"]
+    caption = "Payment and server cost over all rounds; samples held and their age: mean over all rounds"
     if several:
-        caption += ". Each row is the mean over its seeds, ± the standard deviation of the accuracy"
-    return table(caption, heads, [_row(one, several) for one in groups])
+        caption += ". Rows are means over the seeds, ± the standard deviation of the accuracy"
+    return Table(caption, heads, [_row(one, several) for one in groups])
 
 
 def _row(one: Group, several: bool) -> list[Cell]:
-    found = one.summary
-    final, best = (100 * found[name] for name in ("final_accuracy", "best_accuracy"))
+    summary = one.summary
+    final, best = (100 * summary[name] for name in ("final_accuracy", "best_accuracy"))
     seeds: list[Cell] = [(f"{len(one.runs)}", len(one.runs))]
-    std = found["accuracy_std"]
+    std = summary["accuracy_std"]
     around: list[Cell] = ["–" if std is None else (f"{100 * std:.2f}", 100 * std)]
     return [
         one.name,
@@ -100,43 +110,109 @@ def _row(one: Group, several: bool) -> list[Cell]:
         (f"{final:.2f}", final),
         *(around if several else []),
         (f"{best:.2f}", best),
-        (f"{found['final_loss']:.4f}", found["final_loss"]),
-        (f"{found['mean_volume']:,.0f}", found["mean_volume"]),
-        (f"{found['mean_age']:.2f}", found["mean_age"]),
-        (money(found["total_payment"]), found["total_payment"]),
-        (number(found["server_cost"]), found["server_cost"]),
+        (f"{summary['final_loss']:.4f}", summary["final_loss"]),
+        (f"{summary['mean_volume']:,.0f}", summary["mean_volume"]),
+        (f"{summary['mean_age']:.2f}", summary["mean_age"]),
+        (money(summary["total_payment"]), summary["total_payment"]),
+        (number(summary["server_cost"]), summary["server_cost"]),
     ]
+
+
+def data_section(groups: Sequence[Group], plannings: Sequence[Planning], arrival: Arrival | None) -> Section:
+    """Volume, collection, age and classes, as planned and as measured."""
+    owners = {group: planning for planning in plannings for group in planning.groups}
+    lines = {_line(group): owners[group].followed_by(group) for group in groups}
+    plans = {line: plan for line, plan in lines.items() if plan is not None}
+    text = "Wide lines are planned values; thin lines are measured in the clients' buffers."
+    own = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
+    charts = [*data_charts(list(lines), plans), classes_chart(list(lines), arrival)]
+    return Section("Data", "Data: planned and measured", [Paragraph(text if plans else own), Charts(charts)])
+
+
+@dataclass(frozen=True)
+class _Omission:
+    """A client whose updates were left out for one kind of reason, and the rounds in which they were."""
+
+    run: str
+    client: int
+    reason: str
+    rounds: list[int]
+
+
+def left_out_section(groups: Sequence[Group]) -> list[Section]:
+    """The updates that were not aggregated, by client and reason; no section if there are none."""
+    shown = [stored for one in groups for stored in one.every if stored.run in one.runs]
+    omissions = sorted((o for stored in shown for o in _omissions(stored)), key=lambda o: -len(o.rounds))
+    if not omissions:
+        return []
+    blocks: list[Block] = [
+        Paragraph(_left_out(omissions)),
+        Charts([used_chart([_line(group) for group in groups])]),
+        _omission_table(omissions, len(shown) > 1),
+    ]
+    return [Section("Left out", "Updates left out: missing or refused", blocks)]
+
+
+def _omissions(stored: Stored) -> Iterator[_Omission]:
+    """A run's omissions; reasons that differ only in their numbers are one."""
+    together: dict[tuple[int, str], _Omission] = {}
+    for record in stored.run.records:
+        reasons = dict.fromkeys(record.dropped, SILENT)
+        reasons |= {int(client): reason for client, reason in record.refused.items()}
+        for client, reason in reasons.items():
+            new = _Omission(name_of(stored), client, reason, [])
+            together.setdefault((client, re.sub(r"\d+", "0", reason)), new).rounds.append(record.round)
+    yield from together.values()
+
+
+def _left_out(omissions: Sequence[_Omission]) -> str:
+    silent = sum(len(one.rounds) for one in omissions if one.reason == SILENT)
+    refused = sum(len(one.rounds) for one in omissions) - silent
+    parts = [
+        f"{count(silent, 'update')} missing" if silent else "",
+        f"{count(refused, 'update')} refused" if refused else "",
+    ]
+    return (
+        f"{' and '.join(filter(None, parts))}. A client whose update is missing or invalid is left out of "
+        "the average of that round; the round continues with the others."
+    )
+
+
+def _omission_table(omissions: Sequence[_Omission], several: bool) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            *([one.run] if several else []),
+            (f"{one.client}", one.client),
+            (f"{len(one.rounds):,}", len(one.rounds)),
+            (f"{one.rounds[0]}", one.rounds[0]),
+            (f"{one.rounds[-1]}", one.rounds[-1]),
+            one.reason,
+        ]
+        for one in omissions[:ROWS]
+    ]
+    part = f"; the {ROWS} most frequent of {len(omissions):,}" if len(omissions) > ROWS else ""
+    heads = [*["run"] * several, "client", "rounds", "first", "last", "reason"]
+    return Table(f"Clients left out, by reason{part}", heads, rows)
+
+
+def _line(group: Group) -> Curves:
+    """A group as it is drawn."""
+    return Curves(group.name, group.policy, group.runs, group.family)
 
 
 def _pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """The groups that differ only by whether data are updated."""
-    idle = {one.rest: one for one in groups if one.policy == "static"}
-    return [(one, idle[one.rest]) for one in groups if one.policy == "dufl" and one.rest in idle]
+    static = {one.family: one for one in groups if one.policy == "static"}
+    return [(one, static[one.family]) for one in groups if one.policy == "dufl" and one.family in static]
 
 
-def _final(one: Group) -> str:
-    return percent(one.summary["final_accuracy"], 1)
+def _best(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """The method with the highest accuracy with data update, and the same without; or the best of any."""
+    candidates: list[tuple[Group, ...]] = list(_pairs(groups)) or [(one,) for one in groups]
+    return max(candidates, key=lambda pair: pair[0].summary["final_accuracy"])
 
 
-def _so_far(one: Group) -> str:
+def _after(one: Group) -> str:
     if one.finished:
-        return ""
+        return f" after {count(one.rounds, 'round')}"
     return f" (stopped after {one.rounds:,} of {count(one.config.game.num_rounds, 'round')})"
-
-
-def _range(shares: Sequence[float]) -> str:
-    return f"{100 * shares[0]:.1f} to {percent(shares[-1], 1)}"
-
-
-def _offer(found: Sequence[Planning]) -> str:
-    if len(found) > 1 or not found[0].followers:
-        return ""
-    plan = found[0].plan
-    return (
-        f" For that the server pays {money(plan.payment)} a round, and clients keep "
-        f"{percent(plan.conservation_rate, 1)} of their data from one round to the next."
-    )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

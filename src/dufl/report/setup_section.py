@@ -1,54 +1,130 @@
-"""How the runs were made: each of them, configuration, versions, and the commands to run them again."""
+"""The setup of the report: the samples, every run, configuration, versions, and how to run it again."""
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from dufl.data.arrival import Arrival
+from dufl.data.datasets import Dataset
+from dufl.errors import DuflError
 from dufl.experiment.compare import slug
+from dufl.experiment.files import open_regular
+from dufl.experiment.output import reading
 from dufl.experiment.stored import Group, Stored, differences
-from dufl.plugins import describe
-from dufl.report.formats import duration
-from dufl.report.page import Block, Cell, Section, code, details, paragraph, table
+from dufl.experiment.train import data_fingerprint
+from dufl.formatting import duration
+from dufl.plugins import describe, is_description, is_import_path
+from dufl.report.page import Block, Cell, Code, Details, Heading, Paragraph, Section, Table
 from dufl.report.planning import is_negotiated, is_on_flower
+from dufl.report.sample_images import ageing_samples, is_image
 
+DATASETS = 4  # shown at most
 FILES = 8  # configurations that are shown at most
 ENVIRONMENTS = 4
+
+Key = tuple[str, str | None, str]
+Datasets = dict[Key, Dataset | str]
+
+
+def datasets(groups: Sequence[Group]) -> Datasets:
+    """The datasets of the runs, or why they cannot be shown."""
+    return {key: _load(one) for key, one in {_key(one): one for one in groups}.items()}
+
+
+def arrival_of(groups: Sequence[Group], data: Datasets) -> Arrival | None:
+    """When classes arrive, if that is known and the same for all groups and clients."""
+    arrivals = []
+    for one in groups:
+        dataset = data[_key(one)]
+        if isinstance(dataset, str) or one.config.data.class_order == "client":
+            return None
+        arrivals.append(one.config.data.arrival(dataset, one.config.game))
+    return arrivals[0] if all(arrival == arrivals[0] for arrival in arrivals) else None
+
+
+def samples_section(groups: Sequence[Group], data: Datasets) -> Section:
+    """Some samples of every dataset, fresh and aged."""
+    first = {_key(one): one for one in reversed(groups)}
+    ages = [f"{one.curve('mean_age')[:, -1].mean():,.1f} rounds {one.label}" for one in groups[:DATASETS]]
+    text = (
+        "Samples that are kept become noisier with age. In the last round, the mean age of the samples in "
+        f"the buffers is {', '.join(ages)}."
+    )
+    samples = [_samples(data[key], first[key]) for key in list(data)[:DATASETS]]
+    return Section("Samples", "Samples, fresh and aged", [Paragraph(text), *samples])
+
+
+def _samples(dataset: Dataset | str, one: Group) -> Block:
+    if isinstance(dataset, str):
+        return Paragraph(f"The samples cannot be shown: {dataset}.")
+    if not is_image(dataset):
+        shape = " × ".join(map(str, dataset.shape))
+        return Paragraph(f"The samples of {dataset.name} are not images: their shape is {shape}.")
+    config = one.config
+    return ageing_samples(dataset, config.data.ageing(config.game), config.training.seed)
+
+
+def _key(one: Group) -> Key:
+    return one.config.data.dataset, one.config.data.data_dir, str(one.every[0].environment.get("data"))
+
+
+def _load(one: Group) -> Dataset | str:
+    """The dataset of a group, if it can be loaded without running code and is the one that was trained on.
+
+    A run directory may come from a stranger: a dataset that it names is neither imported nor shown unless it
+    has the checksum in the run directory, which nobody can know without having the samples.
+    """
+    name = one.config.data.dataset
+    if is_import_path(name) or is_description(name):
+        return f"the dataset {name} is made by code, which a report does not run"
+    try:
+        if name.endswith(".npz"):
+            with reading(Path(name)):
+                open_regular(Path(name)).close()
+        dataset = one.config.data.load()
+    except DuflError as error:
+        return str(error)
+    if data_fingerprint(dataset) != _key(one)[2]:
+        return f"the samples of {name} on this machine differ from those that were trained on"
+    return dataset
 
 
 def setup_section(runs: Sequence[Stored], groups: Sequence[Group], in_folder: bool) -> Section:
     """Runs, configuration, versions and commands."""
-    shown = groups[:FILES]
-    files = [details(f"Configuration: {one.label}", code(_file(one), "Configuration")) for one in shown]
+    files = [
+        Details(f"Configuration: {one.label}", Code(_file(one), "Configuration")) for one in groups[:FILES]
+    ]
     more = f"{len(groups) - FILES} more are in the run directories." if len(groups) > FILES else ""
     blocks: list[Block] = [
         _runs_table(runs),
         *_differences(groups),
-        "<h3>Configuration and versions</h3>\n",
-        paragraph("With every default and every change in it; runs of one kind differ only by their seed."),
+        Heading("Configuration and versions"),
+        Paragraph("With all defaults and changes; runs of one group differ only in their seed."),
         *files,
-        *([paragraph(more)] if more else []),
-        details("Versions and machine", _versions(runs)),
-        "<h3>To run it again</h3>\n",
+        *([Paragraph(more)] if more else []),
+        Details("Versions and machine", _versions(runs)),
+        Heading("How to run it again"),
         *_again(runs, groups, in_folder),
     ]
-    return Section("Runs", "Runs and how to repeat them", blocks)
+    return Section("Runs", "Runs and how to reproduce them", blocks)
 
 
-def _runs_table(runs: Sequence[Stored]) -> str:
-    heads = ("directory", "algorithm", "policy", "seed", "state", "accuracy, %", "time", "weights")
-    return table("Every run; equal weights have the same fingerprint", heads, [_run_row(one) for one in runs])
+def _runs_table(runs: Sequence[Stored]) -> Table:
+    heads = ("directory", "algorithm", "policy", "seed", "state", "accuracy (%)", "time", "weights")
+    return Table("All runs; equal weights have the same fingerprint", heads, [_run_row(one) for one in runs])
 
 
 def _run_row(stored: Stored) -> list[Cell]:
-    config, records = stored.run.experiment, stored.run.records
-    training = config.training
+    experiment, records = stored.run.experiment, stored.run.records
+    training = experiment.training
     summary = stored.place.summary or {}
     accuracy = 100 * records[-1].accuracy if records else float("nan")
     seconds = sum(record.seconds for record in records)
     return [
         name_of(stored),
         describe(training.algorithm),
-        describe(config.policy),
+        describe(experiment.policy),
         (f"{training.seed}", training.seed),
         stored.progress,
         (f"{accuracy:.2f}" if records else "–", accuracy),
@@ -66,31 +142,33 @@ def _file(one: Group) -> str:
     return one.every[0].place.manifest.read_file("config.toml").decode()
 
 
-def _differences(groups: Sequence[Group]) -> list[str]:
-    """A table of the keys that are not the same in all groups, if there are others than the policy."""
+def _differences(groups: Sequence[Group]) -> list[Table]:
+    """A table of the settings that differ between groups, if there are others than the policy."""
     settings = [one.every[0].settings for one in groups]
     keys = differences(settings)
     if not set(keys) - {"policy"}:
         return []
     rows: list[list[Cell]] = [
-        [one.label, *(str(told.get(key, "–")) for key in keys)]
-        for one, told in zip(groups, settings, strict=True)
+        [one.label, *(str(values.get(key, "–")) for key in keys)]
+        for one, values in zip(groups, settings, strict=True)
     ]
-    return [table("What the runs were told differently", ("runs", *keys), rows)]
+    return [Table("Settings that differ between the runs", ("runs", *keys), rows)]
 
 
-def _versions(runs: Sequence[Stored]) -> str:
-    """Versions and machine, a column for every environment that there was."""
-    found: list[dict[str, str]] = []
+def _versions(runs: Sequence[Stored]) -> Table:
+    """Versions and machine, one column per environment."""
+    environments: list[dict[str, str]] = []
     for stored in runs:
         flat = _flat(stored.environment)
-        if flat not in found:
-            found.append(flat)
-    names = list(dict.fromkeys(name for flat in found for name in flat))
-    heads = ("", *(["used"] if len(found) == 1 else [f"used ({i})" for i, _ in enumerate(found, 1)]))
-    rows: list[list[Cell]] = [[name, *(flat.get(name, "–") for flat in found)] for name in names]
+        if flat not in environments:
+            environments.append(flat)
+    names = list(dict.fromkeys(name for flat in environments for name in flat))
+    several = len(environments) > 1
+    heads = ("", *(f"value ({i})" if several else "value" for i, _ in enumerate(environments, 1)))
+    rows: list[list[Cell]] = [[name, *(flat.get(name, "–") for flat in environments)] for name in names]
     width = 1 + ENVIRONMENTS
-    return table("Software, machine and samples", heads[:width], [row[:width] for row in rows], sorts=False)
+    rows = [row[:width] for row in rows]
+    return Table("Software, machine and samples", heads[:width], rows, sortable=False)
 
 
 def _flat(environment: dict[str, Any]) -> dict[str, str]:
@@ -101,14 +179,14 @@ def _flat(environment: dict[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in (known | rest | samples).items()}
 
 
-def _again(runs: Sequence[Stored], groups: Sequence[Group], in_folder: bool) -> list[str]:
+def _again(runs: Sequence[Stored], groups: Sequence[Group], in_folder: bool) -> list[Block]:
     compared = _comparison(runs, groups) if in_folder else None
     if compared:
         where = f"In the folder that holds the {len(runs)} run directories:"
-        return [paragraph(where), code(f"{compared}\ndufl report again\n", "Commands")]
+        return [Paragraph(where), Code(f"{compared}\ndufl report again\n", "Commands")]
     where = "In its run directory:" if len(runs) == 1 else "In each of the run directories:"
-    told = dict.fromkeys(_command(stored) for stored in runs)
-    return [paragraph(where), code("".join(f"{line}\n" for line in told) + "dufl report again\n", "Commands")]
+    commands = "".join(f"{line}\n" for line in dict.fromkeys(map(_command, runs)))
+    return [Paragraph(where), Code(f"{commands}dufl report again\n", "Commands")]
 
 
 def _command(stored: Stored) -> str:
@@ -120,22 +198,16 @@ def _command(stored: Stored) -> str:
 def _comparison(runs: Sequence[Stored], groups: Sequence[Group]) -> str | None:
     """The `dufl compare` that makes these runs, if there is one."""
     keys = differences([one.every[0].settings for one in groups])
-    seeds = sorted({stored.seed for stored in runs})
     if set(keys) - {"policy", "training.algorithm"} or any(map(is_on_flower, runs)):
         return None
+    seeds = sorted({stored.seed for stored in runs})
     algorithms = list(dict.fromkeys(describe(one.config.training.algorithm) for one in groups))
     policies = list(dict.fromkeys(one.policy for one in groups))
     wanted = {f"{slug(a)}-{slug(p)}-{s}" for a in algorithms for p in policies for s in seeds}
-    if wanted != {name_of(stored) for stored in runs} or seeds != list(
-        range(seeds[0], seeds[0] + len(seeds))
-    ):
+    consecutive = seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+    if not consecutive or wanted != {name_of(stored) for stored in runs}:
         return None
     first = next(stored for stored in runs if stored.seed == seeds[0])
-    named = [shlex.quote(f"{name_of(first)}/config.toml")]
-    named += [
-        "--algorithms",
-        shlex.quote(",".join(algorithms)),
-        "--policies",
-        shlex.quote(",".join(policies)),
-    ]
-    return " ".join(["dufl compare", *named, "--seeds", str(len(seeds)), "--out again"])
+    options = {"--algorithms": ",".join(algorithms), "--policies": ",".join(policies), "--seeds": len(seeds)}
+    named = [f"{name} {shlex.quote(str(value))}" for name, value in options.items()]
+    return " ".join(["dufl compare", shlex.quote(f"{name_of(first)}/config.toml"), *named, "--out again"])

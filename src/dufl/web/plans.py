@@ -16,7 +16,7 @@ from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import cost_surface
 from dufl.game.plan import Plan, algorithm1_baseline
 from dufl.game.search import Progress
-from dufl.report.plan_figures import offers, right_edge
+from dufl.report.plan_charts import offers, right_edge
 from dufl.web.request import Request
 
 SURFACE_SHAPE = (25, 17)  # payments, conservation rates

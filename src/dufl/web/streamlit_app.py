@@ -15,11 +15,12 @@ import numpy as np
 import streamlit as st
 
 from dufl.errors import InputError
+from dufl.formatting import number
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
-from dufl.report.formats import number
-from dufl.report.interactive import Chart, Trace
-from dufl.report.plan_charts import cost_chart, course_charts, surface_chart, utility_chart
+from dufl.report.chart_spec import Chart
+from dufl.report.plan_charts import cost_chart, surface_chart, trajectory_charts, utility_chart
+from dufl.report.plotly_charts import Trace
 from dufl.web import text
 from dufl.web.form import current_request, remember, show_form, start_session
 from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
@@ -94,7 +95,7 @@ def _show_plan(request: Request, plan: Plan, progress: Progress) -> None:
     for remark in text.remarks(plan):
         st.info(remark)
     left, right = st.columns([3, 2])
-    for column, chart in zip(st.columns(3), course_charts(plan), strict=True):
+    for column, chart in zip(st.columns(3), trajectory_charts(plan), strict=True):
         _show_chart(column, chart, 250)
     _show_chart(st.container(), utility_chart(plan), 300)
     _show_clients(plan)
@@ -146,7 +147,8 @@ def _metric(place: Any, label: str, value: str, below: str, about: str) -> None:
 
 def _show_chart(place: Any, chart: Chart, height: int) -> None:
     place.header(chart.title, anchor=False)
-    figure = {"data": [_as_arrays(trace) for trace in chart.traces], "layout": chart.layout}
+    figure = plotly_figure(chart)
+    figure["data"] = [_as_arrays(trace) for trace in figure["data"]]
     config = {"displayModeBar": False}
     place.plotly_chart(figure, height=height, config=config, alt=chart.title, key=chart.name)
 

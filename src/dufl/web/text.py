@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
+from dufl.formatting import count, money, number
 from dufl.game.plan import Plan
-from dufl.report.formats import count, money, number
 
 LEADERS = {"stackelberg": "Stackelberg leader", "algorithm1": "Algorithm 1", "given": "fixed offer"}
 COMPETITIONS = {"mean-field": "mean field", "nash": "N-player Nash"}

@@ -4,7 +4,7 @@ const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const paper = matchMedia("print");
 
-// Every colour of the charts as it is read best on a light and on a dark ground.
+// Every colour of the charts, for light and for dark backgrounds.
 const COLOURS = {
   "#0072B2": ["#0072B2", "#4DA9E4"],
   "#E69F00": ["#C27C00", "#F2B134"],
@@ -14,7 +14,7 @@ const COLOURS = {
   "#56B4E9": ["#2A8CC4", "#8FD3FA"],
   "#777777": ["#6A6A6A", "#A6ADB5"],
 };
-const GROUNDS = [["#1c2128", "#ffffff"], ["#e8ebef", "#1a1e25"]]; // text and ground
+const BACKGROUNDS = [["#1c2128", "#ffffff"], ["#e8ebef", "#1a1e25"]]; // text and background
 
 function isDark() {
   if (paper.matches) return false;
@@ -24,7 +24,7 @@ function isDark() {
 function remember(theme) {
   try {
     localStorage.setItem("dufl-theme", theme);
-  } catch { /* a page from disk may not be allowed to */ }
+  } catch { /* a page opened from disk may not be allowed to */ }
 }
 
 async function unpack(name) {
@@ -46,19 +46,19 @@ function coloured(text, night) {
     text = text.replaceAll(colour, shade).replaceAll(`rgba(${channels(colour)},`, `rgba(${channels(shade)},`);
   }
   const figure = JSON.parse(text);
-  const [ink, ground] = GROUNDS[night ? 1 : 0];
+  const [ink, background] = BACKGROUNDS[night ? 1 : 0];
   const layout = figure.layout;
   layout.font = { ...layout.font, color: ink, family: getComputedStyle(document.body).fontFamily };
   for (const axis of [layout.xaxis, layout.yaxis]) axis.title.font = { size: 13 };
-  layout.hoverlabel = { bgcolor: ground, bordercolor: "#808080", font: { color: ink } };
+  layout.hoverlabel = { bgcolor: background, bordercolor: "#808080", font: { color: ink } };
   if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
   return figure;
 }
 
-const SETTINGS = { responsive: true, displayModeBar: false }; // a bar would be six stops of the tab key a chart
+const SETTINGS = { responsive: true, displayModeBar: false }; // its six buttons per chart would all be tab stops
 const drawn = new Map(); // the figure of every plot, as text
 
-// A name in lines of at most so many letters, as Plotly takes it.
+// A name in lines of at most `letters` characters, escaped for Plotly.
 function wrapped(name, letters) {
   const lines = [""];
   for (const word of name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").split(" ")) {
@@ -68,26 +68,32 @@ function wrapped(name, letters) {
   return lines;
 }
 
-// A legend of many lines stands below its chart, which grows by as much.
-function makeRoom(plot, { data, layout }) {
-  let [entries, height] = [0, 0];
-  for (const trace of data.filter((trace) => trace.name)) {
-    const lines = wrapped(trace.name, plot.clientWidth / 7.5 - 6);
+// The legend stands beside the chart if there is room, and below it otherwise: the chart grows by its height.
+function placeLegend(plot, { data, layout }) {
+  const named = data.filter((trace) => trace.name);
+  const shown = named.filter((trace) => trace.showlegend !== false);
+  const beside = plot.clientWidth >= 480 && !data.some((trace) => trace.colorbar);
+  const letters = beside ? Math.max(16, plot.clientWidth / 30) : plot.clientWidth / 7.5 - 6;
+  let height = 0;
+  for (const trace of named) {
+    const lines = wrapped(trace.name, letters);
     trace.name = lines.join("<br>");
-    if (trace.showlegend === false) continue;
-    entries += 1;
-    height += 13 + 17 * lines.length;
+    if (shown.includes(trace)) height += 13 + 17 * lines.length;
   }
-  const below = entries > 4;
-  plot.style.setProperty("--legend", below ? `${height}px` : "0px");
-  if (!below) return;
-  layout.margin.b = 50 + height;
-  layout.legend = { orientation: "v", x: 0, yref: "container", y: 0, yanchor: "bottom" };
+  layout.showlegend = shown.length > 1;
+  plot.style.setProperty("--legend", layout.showlegend && !beside ? `${height}px` : "0px");
+  plot.style.setProperty("min-height", layout.showlegend && beside ? `${height + 60}px` : "0px");
+  if (beside) {
+    layout.legend = { orientation: "v", x: 1.02, xanchor: "left", y: 1, yanchor: "top", traceorder: "normal" };
+  } else if (layout.showlegend) {
+    layout.margin.b = 50 + height;
+    layout.legend = { orientation: "v", x: 0, yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" };
+  }
 }
 
 async function draw(plot) {
   const figure = coloured(drawn.get(plot), isDark());
-  makeRoom(plot, figure);
+  placeLegend(plot, figure);
   if (paper.matches) Object.assign(figure.layout, { width: plot.clientWidth, height: plot.clientHeight });
   await Plotly.react(plot, figure.data, figure.layout, SETTINGS);
 }
@@ -99,7 +105,7 @@ async function drawAll() {
 
 async function start() {
   if (!("DecompressionStream" in window)) {
-    throw new Error("this browser is too old for them: it lacks DecompressionStream");
+    throw new Error("this browser is too old: it lacks DecompressionStream");
   }
   const charts = JSON.parse(await unpack("charts"));
   for (const link of document.querySelectorAll("a.csv")) {
@@ -123,7 +129,7 @@ function showTheme() {
   button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
 }
 
-// On paper, everything is unfolded.
+// Everything is unfolded for printing.
 function unfold() {
   for (const part of document.querySelectorAll("details")) {
     if (paper.matches && !part.open) {
@@ -142,9 +148,9 @@ function changed() {
   drawing = drawing.then(drawAll).catch(complain);
 }
 
-function complain(fault) {
+function complain(error) {
   const trouble = document.getElementById("trouble");
-  trouble.textContent = `The charts cannot be drawn: ${fault.message}.`;
+  trouble.textContent = `The charts cannot be drawn: ${error.message}.`;
   trouble.hidden = false;
 }
 
@@ -186,4 +192,4 @@ dark.addEventListener("change", changed);
 paper.addEventListener("change", changed);
 showTheme();
 
-let drawing = start().catch(complain); // one after the other
+let drawing = start().catch(complain); // redraws wait for one another

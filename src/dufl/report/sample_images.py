@@ -1,5 +1,7 @@
-"""A dataset as a picture: some samples of its classes, and how the same samples look as they age."""
+"""Samples of a dataset as images, fresh and aged: on a sheet of their own, and inside a page."""
 
+import base64
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import Dataset
@@ -16,31 +19,34 @@ from dufl.data.samples import Samples
 from dufl.errors import InputError
 from dufl.experiment.files import replacing
 from dufl.experiment.output import check_file
-from dufl.report.figures import GREY, style
+from dufl.report.chart_spec import GREY
+from dufl.report.figures import style
+from dufl.report.page import Samples as SampleRows
 
 COLUMNS, ROWS = 10, 3
 _CELL = 0.78  # inches
 _LINE = _CELL + 0.05
 _LEFT, _RIGHT = 0.95, 0.15
 _HEAD, _LABEL, _BETWEEN = 0.66, 0.2, 0.46
+_GAP = 0.12  # between images of a strip, in widths of an image
 
 
 def data_figure(dataset: Dataset, ageing: Ageing, seed: int = 0) -> Figure:
     """Samples with their labels, and the first row of them as it ages.
 
-    The ages are 1 and a quarter, a half and all of the rounds. What noise lifts out of [0, 1] is cut off.
+    The ages are 1 and a quarter, half and all of the rounds. Noisy values are clipped to [0, 1].
 
     Args:
         dataset: images of shape (channels, height, width).
         ageing: the noise law.
         seed: of the noise.
     """
-    if len(dataset.shape) != 3 or dataset.shape[0] not in (1, 3):
+    if not is_image(dataset):
         raise InputError.of(
             dataset.name, "images of shape (1 or 3, height, width) to be shown", dataset.shape
         )
     columns = dataset.num_classes if 5 <= dataset.num_classes <= COLUMNS else COLUMNS
-    by_column = columns == dataset.num_classes  # one heading a column, or a label at every sample
+    by_column = columns == dataset.num_classes  # one heading per column, or one label per sample
     ages = sorted({1, *(max(1, round(ageing.num_rounds * share)) for share in (0.25, 0.5, 1))})
     height = _HEAD + ROWS * _LINE + (1 if by_column else ROWS) * _LABEL + _BETWEEN + len(ages) * _LINE + 0.15
     with style():
@@ -52,7 +58,7 @@ def data_figure(dataset: Dataset, ageing: Ageing, seed: int = 0) -> Figure:
 
 
 def _draw_samples(sheet: "_Sheet", dataset: Dataset, chosen: Samples, columns: int, by_column: bool) -> float:
-    """The heading and the grid; what it returns is where the grid ends."""
+    """The heading and the grid; returns where the grid ends."""
     known = CATALOGUE.get(dataset.name)
     sheet.text(_LEFT, 0.26, known.title if known else dataset.name, size=12, weight="bold")
     sheet.text(_LEFT, 0.48, dataset.describe().partition(": ")[2], size=9, color=GREY)
@@ -75,7 +81,7 @@ def _draw_ages(
     top: float,
     seed: int,
 ) -> None:
-    """The same images, a row an age."""
+    """The same images, one row per age."""
     law = f"σ = {ageing.time_sensitivity:g}, noise scale {ageing.noise_scale:g}"
     sheet.text(_LEFT, top + 0.28, "The first row as it ages", size=10)
     sheet.text(_LEFT + 1.75, top + 0.28, f"{law}, {ageing.num_rounds:,} rounds", size=9, color=GREY)
@@ -90,15 +96,15 @@ def _draw_ages(
             sheet.image(image, _LEFT + column * _LINE, corner)
 
 
-def check_picture(path: Path) -> None:
-    """Refuse, before any work is done, a place where no picture can be written."""
+def check_image_file(path: Path) -> None:
+    """Refuse, before any work is done, a place where no image can be written."""
     if path.suffix != ".png" or not path.parent.is_dir():
         raise InputError.of("out", "a .png in a folder that exists", path)
     check_file(path, "out")
 
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write a `.png`, whole or not at all."""
+def save_image(figure: Figure, path: Path) -> None:
+    """Write a `.png`, completely or not at all."""
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=160)
 
@@ -115,7 +121,7 @@ class _Sheet:
         self,
         x: float,
         y: float,
-        words: str,
+        text: str,
         *,
         size: float,
         color: str = "black",
@@ -123,7 +129,7 @@ class _Sheet:
         **more: Any,
     ) -> None:
         place = x / self.width, 1 - y / self.height
-        self.figure.text(*place, words, fontsize=size, color=color, ha=align, va="center", **more)
+        self.figure.text(*place, text, fontsize=size, color=color, ha=align, va="center", **more)
 
     def image(self, features: npt.NDArray[np.float32], x: float, y: float, title: str = "") -> None:
         bottom = 1 - (y + _CELL) / self.height
@@ -151,3 +157,38 @@ def choose(dataset: Dataset, columns: int) -> npt.NDArray[np.int64]:
         used[wanted] = nth + 1
         chosen.append(int(at[nth % len(at)]) if len(at) else cell % len(dataset.train))
     return np.array(chosen, np.int64)
+
+
+def is_image(dataset: Dataset) -> bool:
+    """Whether its samples can be shown."""
+    return len(dataset.shape) == 3 and dataset.shape[0] in (1, 3)
+
+
+def ageing_samples(dataset: Dataset, ageing: Ageing, seed: int = 0) -> SampleRows:
+    """Some samples of a dataset of images, one row per age, for a page."""
+    chosen = dataset.train.take(choose(dataset, COLUMNS)[:COLUMNS])
+    names = ", ".join(dataset.class_names[label].replace("_", " ") for label in chosen.labels)
+    images, rounds = chosen.to_float(), ageing.num_rounds
+    rows = []
+    for age in sorted({1, *(age for age in (3, 10, rounds // 2, rounds) if 1 < age <= rounds)}):
+        aged = ageing.apply(images, np.full(len(images), age), seed, 0, np.arange(len(images)))
+        label = "fresh" if age == 1 else f"age {age:,}"
+        deviation = float(ageing.deviation([age])[0])
+        noise = f"noise ±{deviation:.3f}" if deviation else "no noise"
+        rows.append((label, noise, _strip(aged), f"{names}: {label}, {noise}"))
+    return SampleRows(f"The same {len(images)} samples of {dataset.name} at different ages", rows)
+
+
+def _strip(images: npt.NDArray[np.float32]) -> str:
+    """Images side by side as the address of a PNG, enlarged if they are small."""
+    _, channels, height, width = images.shape
+    scale = max(1, 64 // max(height, width))
+    gap = max(1, round(_GAP * width * scale))
+    sheet = np.zeros((height * scale, len(images) * (width * scale + gap) - gap, channels + 1), np.uint8)
+    shown = np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8).transpose(0, 2, 3, 1)
+    for place, image in enumerate(np.repeat(np.repeat(shown, scale, axis=1), scale, axis=2)):
+        left = place * (width * scale + gap)
+        sheet[:, left : left + width * scale] = np.dstack([image, np.full(image.shape[:2], 255, np.uint8)])
+    stream = io.BytesIO()
+    Image.fromarray(sheet, "LA" if channels == 1 else "RGBA").save(stream, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"

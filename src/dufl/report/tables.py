@@ -1,0 +1,358 @@
+"""Plans, runs, comparisons, sweeps and claims as tables: for the terminal, and in HTML for notebooks."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dufl.experiment.compare import Cell
+from dufl.experiment.train import Run
+from dufl.formatting import count, duration, money, number, percent
+from dufl.game.dynamics import Array, collection
+from dufl.game.plan import Plan
+from dufl.report.plan_charts import TERMS, rows_by_values, value_text
+
+Rows = list[tuple[str, str]]
+SweepRow = dict[str, Any]
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def plan_table(plan: Plan, baseline: Plan | None = None) -> RenderableType:
+    """A plan for the terminal.
+
+    Args:
+        plan: what is shown.
+        baseline: the plan of Algorithm 1 for the same game, to compare with.
+    """
+    parts = [
+        ("Server", _server_rows(plan, baseline)),
+        ("Clients", _client_rows(plan)),
+        ("Solution quality", _quality_rows(plan)),
+    ]
+    tables = [_two_columns(title, rows) for title, rows in parts]
+    return Group(Text(_plan_headline(plan), style="bold"), *tables, _plan_lines(plan))
+
+
+def plan_html(plan: Plan) -> str:
+    """A plan as a compact HTML table, for notebooks."""
+    return _html(_plan_headline(plan), [*_server_rows(plan, None), *_client_rows(plan)])
+
+
+def _plan_headline(plan: Plan) -> str:
+    game = plan.game
+    kept = percent(plan.conservation_rate, 1)
+    setting = f"{count(game.clients.size, 'client')}, {count(game.num_rounds, 'round')}"
+    return (
+        f"Pay {money(plan.payment)} per round and keep {kept} of the data"
+        f"  ({setting}, {plan.method}, {plan.competition})"
+    )
+
+
+def _server_rows(plan: Plan, baseline: Plan | None) -> Rows:
+    cost = plan.cost_by_term
+    rows = [
+        ("payment per round R", money(plan.payment)),
+        ("conservation rate θ", f"{plan.conservation_rate:.4f}"),
+        ("payment over all rounds", money(plan.total_payment)),
+        ("cost U", number(cost.total)),
+        *_terms(float(part.sum()) for part in (cost.payment, cost.volume, cost.staleness)),
+        ("cost without update", _against(plan.no_update_cost, cost.total)),
+    ]
+    if baseline is not None:
+        rows.append(("cost of Algorithm 1", _against(baseline.server_cost, cost.total)))
+        rows.append(("payment of Algorithm 1", _against(baseline.payment, plan.payment)))
+    return rows
+
+
+def _terms(values: Any) -> Rows:
+    """The terms of the server's cost, indented under the total."""
+    return [(f"  {name}", number(value)) for (name, _), value in zip(TERMS, values, strict=True)]
+
+
+def _client_rows(plan: Plan) -> Rows:
+    outcome = plan.outcomes
+    negative = int((outcome.utility < 0).sum())
+    rounds, volume = plan.game.num_rounds, plan.total_volume / plan.game.clients.num_clients
+    return [
+        ("collected per client and round", _spread(outcome.collected / (rounds - 1))),
+        ("volume, first / mean / last round", _path(volume)),
+        ("staleness, first / mean / last round", _path(plan.mean_staleness)),
+        ("payment per client", _spread(outcome.payment)),
+        ("utility per client", _spread(outcome.utility)),
+        ("  with no collection", _spread(outcome.zero_utility)),
+        ("  with random collection", _spread(outcome.random_utility)),
+        ("clients with negative utility", f"{negative:,} of {plan.game.clients.size:,}"),
+    ]
+
+
+def _quality_rows(plan: Plan) -> Rows:
+    solution = plan.equilibrium
+    rows = [
+        ("equilibrium", "converged" if solution.converged else "NOT within the tolerance"),
+        ("relative residual", f"{solution.residual:.1e} after {count(solution.passes, 'pass', 'passes')}"),
+        ("largest deviation gain (ε)", f"{plan.certificate.deviation_gain:.1e} of the turnover"),
+    ]
+    if plan.competition == "mean-field":
+        rows.append(("  for a client that knows its influence", f"{plan.certificate.influence:.1e}"))
+    return [*rows, ("certificate (independent)", "holds")]  # a plan without one is an error
+
+
+def _plan_lines(plan: Plan) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, values in (
+        ("total collection", collection(plan.total_volume, plan.conservation_rate)),
+        ("total volume", plan.total_volume),
+        ("mean staleness", plan.mean_staleness),
+    ):
+        top = f"{name}\n0 to {number(float(np.max(values)))}"
+        grid.add_row(Text(top, style="dim"), Text("\n".join(chart(values, height=2)), style="cyan"))
+    return grid
+
+
+def _two_columns(title: str, rows: Rows) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(min_width=42)
+    table.add_column(justify="right", min_width=34)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _against(other: float, ours: float) -> str:
+    if not np.isfinite(other) or other <= 0:
+        return number(other)
+    if ours > 2 * other:
+        return f"{number(other)}  (this plan: {number(ours / other)} times as much)"
+    saving = 1 - ours / other
+    return f"{number(other)}  ({percent(abs(saving), 1)} {'saved' if saving >= 0 else 'more'})"
+
+
+def _spread(values: Array) -> str:
+    low, high = float(values.min()), float(values.max())
+    if high - low <= 1e-9 * max(abs(high), 1e-300):
+        return number(high)
+    return f"{number(float(values.mean()))}  ({number(low)} to {number(high)})"
+
+
+def _path(values: Array) -> str:
+    return " / ".join(number(float(v)) for v in (values[0], values.mean(), values[-1]))
+
+
+def run_table(run: Run) -> RenderableType:
+    """A run for the terminal."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    for row in _run_rows(run):
+        table.add_row(*row)
+    lines = "\n".join(f"  {line}" for line in chart([record.accuracy for record in run.records]))
+    return Group(Text(_run_headline(run), style="bold"), table, Text(f"\n  test accuracy per round\n{lines}"))
+
+
+def run_html(run: Run) -> str:
+    """A run as a compact HTML table, for notebooks."""
+    return _html(_run_headline(run), _run_rows(run))
+
+
+def _run_headline(run: Run) -> str:
+    summary = run.summary()
+    what = ", ".join(summary[name] for name in ("dataset", "model", "algorithm", "policy"))
+    accuracy, rounds = percent(summary["final_accuracy"]), count(summary["rounds"], "round")
+    return f"{what}: test accuracy {accuracy} after {rounds}"
+
+
+def _run_rows(run: Run) -> Rows:
+    summary, last = run.summary(), run.records[-1]
+    planned = f" (planned {last.planned_staleness:.2f})" if last.planned_staleness is not None else ""
+    rows = [
+        ("best accuracy", f"{percent(summary['best_accuracy'])} in round {summary['best_round']}"),
+        ("loss", f"{summary['final_loss']:.4f}"),
+        ("samples held, mean over rounds", f"{summary['mean_volume']:,.0f}"),
+        ("mean age in the last round", f"{last.mean_age:.2f}{planned}"),
+        ("classes in the buffers", f"{last.classes}"),
+        ("payment over all rounds", money(summary["total_payment"])),
+        ("server cost U", number(summary["server_cost"])),
+        *_terms(summary[f"cost_of_{term}"] for term in ("payment", "volume", "staleness")),
+        ("time", duration(summary["seconds"])),
+    ]
+    if summary["dropped"]:
+        rows.append(("updates missing", f"{summary['dropped']:,}"))
+    if summary["refused"]:
+        rows.append(("updates refused", f"{summary['refused']:,}"))
+    return rows
+
+
+def _html(title: str, rows: Rows) -> str:
+    def name(text: str) -> str:
+        return escape(text).replace("  ", "&emsp;")
+
+    body = "".join(
+        f'<tr><th scope="row" style="text-align: left; font-weight: normal">{name(label)}</th>'
+        f'<td style="text-align: right">{escape(value)}</td></tr>'
+        for label, value in rows
+    )
+    caption = f'<caption style="text-align: left; font-weight: bold">{escape(title)}</caption>'
+    return f"<table>{caption}<tbody>{body}</tbody></table>"
+
+
+def comparison_table(cells: list[Cell], rounds: int) -> Table:
+    """A comparison for the terminal, finished or running; it fits a narrow terminal.
+
+    With several seeds, ± std is the standard deviation of the accuracy over them, in percentage points.
+    """
+    several = len(cells[0].seeds) > 1
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("accuracy %", *["± std"] * several, "loss", "mean age", "payment", "cost", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in cells:
+        table.add_row(cell.algorithm, cell.policy, *_cell(cell, rounds, several))
+    return table
+
+
+def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
+    if cell.finished:
+        summary = cell.summary()
+        return [
+            f"{100 * summary['final_accuracy']:.2f}",
+            *([f"{100 * summary['accuracy_std']:.2f}"] if several else []),
+            f"{summary['final_loss']:.3f}",
+            f"{summary['mean_age']:.1f}",
+            f"{summary['total_payment']:,.0f}",
+            f"{summary['server_cost']:.3g}",
+            duration(summary["seconds"]),
+        ]
+    if cell.record is None:
+        return ["", *[""] * several, "", "", "", "", "waiting"]
+    record = cell.record
+    seed = f" seed {cell.seeds[len(cell.runs)]}" if several else ""
+    return [
+        f"{100 * record.accuracy:.2f}",
+        *[""] * several,
+        f"{record.loss:.3f}",
+        f"{record.mean_age:.1f}",
+        "",
+        f"{record.server_cost:.3g}",
+        f"{record.round + 1}/{rounds}{seed}",
+    ]
+
+
+def sweep_table(keys: list[str], rows: list[SweepRow]) -> Table:
+    """A sweep for the terminal: one line per combination; several draws give the range."""
+    table = Table(title=f"Plans over {', '.join(keys)}", title_justify="left")
+    for key in keys:
+        table.add_column(key.rpartition(".")[2], justify="right")
+    for name, _ in _SWEEP_COLUMNS:
+        table.add_column(name, justify="right")
+    for values, group in rows_by_values(keys, rows).items():
+        table.add_row(*values, *(_range([get(row) for row in group], name) for name, get in _SWEEP_COLUMNS))
+    return table
+
+
+def sweep_csv(keys: list[str], rows: list[SweepRow]) -> str:
+    """Every row of a sweep as CSV."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows((row | {key: value_text(row[key]) for key in keys}).values() for row in rows)
+    return stream.getvalue()
+
+
+def _saving(ours: str, theirs: str) -> Callable[[SweepRow], float | None]:
+    """How much less ours is, in percent; None where theirs is zero, missing or without bound."""
+    return lambda row: (
+        100 * (1 - row[ours] / row[theirs]) if row[theirs] and math.isfinite(row[theirs]) else None
+    )
+
+
+_SWEEP_COLUMNS: tuple[tuple[str, Callable[[SweepRow], float | None]], ...] = (
+    ("R", lambda row: row["payment"]),
+    ("θ", lambda row: row["conservation_rate"]),
+    ("U", lambda row: row["server_cost"]),
+    ("Alg. 1 R", lambda row: row["algorithm1_payment"]),
+    ("Alg. 1 θ", lambda row: row["algorithm1_conservation_rate"]),
+    ("Alg. 1 U", lambda row: row["algorithm1_cost"]),
+    ("no update U", lambda row: row["no_update_cost"]),
+    ("U saved %", _saving("server_cost", "algorithm1_cost")),
+    ("R saved %", _saving("payment", "algorithm1_payment")),
+    ("influence gain", lambda row: row["influence_gain"]),
+)
+
+
+def _range(column: Sequence[float | None], name: str) -> str:
+    values = [value for value in column if value is not None]
+    if not values:
+        return "–"
+    form = ".1e" if name == "influence gain" else ".1f" if name.endswith(("R", "%")) else ".3f"
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low}–{high}"
+
+
+def claims_table(items: dict[str, dict[str, Any]]) -> Table:
+    """The claims of a reproduction for the terminal: which hold, and by how much."""
+    table = Table(box=None, padding=(0, 1))
+    for name, wraps in (("item", False), ("claim", True), ("result", False), ("measured", True)):
+        table.add_column(name, no_wrap=not wraps)
+    for name, item in items.items():
+        for place, claim in enumerate(item["claims"]):
+            holds = "holds" if claim["holds"] else Text("does not hold", style="bold")
+            table.add_row(name if place == 0 else "", claim["statement"], holds, claim["measured"])
+        if not item["claims"]:
+            table.add_row(name, "none can be checked with these cells alone", "", "")
+    return table
+
+
+def accuracy_table(rows: list[dict[str, Any]]) -> Table:
+    """The trained cells of the paper's table: accuracy in percent, beside the value in the paper.
+
+    ± std is the standard deviation over the seeds, in percentage points.
+    """
+    several = any(row["std"] is not None for row in rows)
+    table = Table(box=None, padding=(0, 1))
+    for name in ("dataset", "σ", "algorithm", "policy"):
+        table.add_column(name, no_wrap=True)
+    for name in ("accuracy %", *["± std"] * several, "paper %", "difference"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        shown = [
+            _optional(row["accuracy"]),
+            *[_optional(row["std"])] * several,
+            _optional(row["paper"], ".1f"),
+        ]
+        cell = [row["dataset"], f"{row['time_sensitivity']:g}", row["algorithm"], row["policy"]]
+        table.add_row(*cell, *shown, _optional(row["difference"], "+.1f"))
+    return table
+
+
+def _optional(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else f"{value:{form}}"
+
+
+def chart(values: npt.ArrayLike, width: int = 60, height: int = 4) -> list[str]:
+    """A filled line chart of block characters: `height` lines of at most `width`, from 0 to the maximum.
+
+    >>> chart([0, 1, 2, 3, 4], width=5, height=1)
+    [' ▂▄▆█']
+    """
+    series = np.asarray(values, dtype=float)
+    columns = min(width, series.size)
+    edges = np.linspace(0, series.size, columns + 1).astype(int)
+    means = np.array([series[a:b].mean() for a, b in pairwise(edges)])
+    top = means.max()
+    level = np.zeros(columns) if top <= 0 else np.rint(means / top * height * 8)
+    rows = []
+    for row in range(height - 1, -1, -1):
+        filled = np.clip(level - 8 * row, 0, 8).astype(int)
+        rows.append("".join(_BLOCKS[n] for n in filled))
+    return rows
