@@ -43,7 +43,7 @@ def declared(*extras: str) -> set[str]:
 
 def imported(source: str) -> set[str]:
     """The top-level modules of other projects that a source file imports anywhere."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names.update(alias.name.partition(".")[0] for alias in node.names)
