@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+try:
+    import fcntl  # noqa: F401
+except ImportError:
+    raise ImportError(
+        "DUFL needs a POSIX system, such as Linux or macOS; on Windows, use the Windows Subsystem for Linux"
+    ) from None
+
 if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os.path.expanduser("~"))):
     # Nowhere to keep compiled kernels, as in a read-only container: keep them as long as the machine runs.
     from tempfile import gettempdir

@@ -1,4 +1,4 @@
-"""The command line: `dufl COMMAND`. One short file a command."""
+"""The command line: `dufl COMMAND`. One short file per command."""
 
 import io
 import os
@@ -35,7 +35,6 @@ OPTIONS = {  # arguments of the library, as a command has them
 app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does
     rich_markup_mode="markdown",  # in which [data] is a text, and lines of a paragraph run on

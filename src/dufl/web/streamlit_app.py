@@ -20,7 +20,7 @@ from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
 from dufl.report.plan_charts import cost_chart, surface_chart, trajectory_charts, utility_chart
-from dufl.report.plotly_charts import Trace
+from dufl.report.plotly_charts import Trace, plotly_figure
 from dufl.web import text
 from dufl.web.form import current_request, remember, show_form, start_session
 from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
