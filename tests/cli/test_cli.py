@@ -33,7 +33,7 @@ def test_plan_as_json_is_the_plan_in_python(dufl_command: Any) -> None:
     assert found["residual"] <= 1e-9
     assert found["passes"] <= 15
     assert found["converged"] is True
-    assert (found["leader"], found["competition"]) == ("stackelberg", "mean-field")
+    assert (found["method"], found["competition"]) == ("stackelberg", "mean-field")
 
 
 def test_plan_for_people(dufl_command: Any) -> None:
@@ -102,7 +102,7 @@ def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> N
 def test_a_given_offer_and_a_pinned_half(dufl_command: Any, tmp_path: Path) -> None:
     _, out, _ = dufl_command("plan", "--payment", "60", "--conservation-rate", "0.4", "--json")
     given = json.loads(out)
-    assert (given["payment"], given["conservation_rate"], given["leader"]) == (60, 0.4, "given")
+    assert (given["payment"], given["conservation_rate"], given["method"]) == (60, 0.4, "given")
     _, out, _ = dufl_command("plan", "--payment", "60", "--json")
     pinned = json.loads(out)
     assert pinned["payment"] == 60
@@ -137,7 +137,7 @@ def test_algorithm_1_keeps_its_trace(dufl_command: Any, tmp_path: Path) -> None:
     arguments = [part for change in changes for part in ("--set", change)]
     code, out, _ = dufl_command("plan", *arguments, "--out", str(tmp_path), "--json")
     assert code == 0
-    assert json.loads(out)["leader"] == "algorithm1"
+    assert json.loads(out)["method"] == "algorithm1"
     with np.load(tmp_path / "plan.npz") as arrays:
         assert arrays["trace_payment"].shape == (5,)
         assert arrays["trace_total_volume"].shape == (6, 40)
@@ -234,7 +234,23 @@ def test_sweep(dufl_command: Any, tmp_path: Path) -> None:
     assert dufl_command("sweep", "time_sensitivity")[0] == 2
     assert dufl_command("sweep", "clients.seed=0,1", "--seeds", "2")[0] == 2
     code, out, _ = dufl_command("sweep", "payment_range=[0,100],[0,500]", "--set", "num_rounds=9", "--json")
-    assert [row["value"] for row in json.loads(out)["rows"]] == [[0, 100], [0, 500]]
+    assert [row["game.payment_range"] for row in json.loads(out)["rows"]] == [[0, 100], [0, 500]]
+
+
+def test_a_sweep_over_two_keys_has_all_combinations(dufl_command: Any, tmp_path: Path) -> None:
+    axes = ("time_sensitivity=0.5,1.5", "num_rounds=5,9,12")
+    (tmp_path / "f.toml").write_text("[clients]\ncount = 3\n")
+    out = str(tmp_path / "out")
+    code, text, _ = dufl_command("sweep", *axes, str(tmp_path / "f.toml"), "--json", "--out", out)
+    found = json.loads(text)
+    assert (code, found["keys"]) == (0, ["game.time_sensitivity", "game.num_rounds"])
+    rows = [(row["game.time_sensitivity"], row["game.num_rounds"]) for row in found["rows"]]
+    assert rows == [(s, t) for s in (0.5, 1.5) for t in (5, 9, 12)]
+    plan = dufl.solve(dufl.Game(clients=dufl.Clients.draw(3), time_sensitivity=1.5, num_rounds=12))
+    assert found["rows"][-1]["payment"] == plan.payment
+    code, text, _ = dufl_command("sweep", *axes, str(tmp_path / "f.toml"))
+    assert "time_sensitivity" in text
+    assert "num_rounds" in text
 
 
 def test_values_of_a_sweep_are_values(dufl_command: Any, tmp_path: Path) -> None:
@@ -247,7 +263,8 @@ def test_values_of_a_sweep_are_values(dufl_command: Any, tmp_path: Path) -> None
     }.items():
         code, out, err = dufl_command("sweep", axis, *few, "--json", "--out", str(tmp_path))
         assert code == 0, err
-        assert [row["value"] for row in json.loads(out)["rows"]] == values
+        found = json.loads(out)
+        assert [row[found["keys"][0]] for row in found["rows"]] == values
         with (tmp_path / "sweep.csv").open() as stream:
             rows = list(csv.reader(stream))
         assert rows[0][0].partition(".")[2] == axis.partition("=")[0].rpartition(".")[2]
@@ -268,8 +285,12 @@ def test_a_sweep_with_a_pinned_offer(dufl_command: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a=1,2", "b=3,4"], "a sweep must have one axis, got b=3,4 as well"),
-        (["num_rounds=4,5", "count=3"], "a sweep must have one axis, got count=3 as well"),
+        (["a=1,2", "b=3,4"], "unknown key 'a'"),
+        (
+            ["num_rounds=4,5", "num_rounds=6"],
+            "KEY=V1,V2,… must be given once per key, got game.num_rounds twice",
+        ),
+        (["num_rounds=4,5", "a.toml", "b.toml"], "FILE must be one TOML file, got a.toml, b.toml"),
         (["sigma=1,2"], "unknown key 'sigma': did you mean 'game.time_sensitivity' (σ)?"),
         (["seed=1,2"], "the axis must be one of clients.seed, leader.seed, training.seed, got seed"),
         (["num_rounds"], "the axis must be KEY=V1,V2,…, got 'num_rounds'"),
@@ -310,7 +331,7 @@ def test_a_change_without_its_option(
         (["train", "--nonsense"], "No such option '--nonsense'."),
         (["plan", "--payment", "ten"], "Invalid value for '--payment': 'ten' is not a valid float."),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range 1<=x<=100000."),
-        (["sweep"], "Missing argument 'KEY=V1,V2,…'."),
+        (["sweep"], "Missing argument 'KEY=V1,V2,… [FILE]'."),
     ],
 )
 def test_usage_errors_are_plain(dufl_command: Any, arguments: list[str], message: str) -> None:

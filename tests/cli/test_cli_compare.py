@@ -70,7 +70,7 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
 
 
 def test_compare_takes_the_algorithm_of_the_file(dufl_command: Any, tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text('[training]\nalgorithm = "fedprox"\nepochs = 1\n')
+    (tmp_path / "f.toml").write_text('[training]\nalgorithm = "fedprox"\nlocal_epochs = 1\n')
     arguments = [str(tmp_path / "f.toml"), *told(*SMALL), "--policies", "static", "--json"]
     code, out, _ = dufl_command("compare", *arguments)
     assert code == 0

@@ -21,7 +21,7 @@ from dufl.learning.algorithm import Mean, LocalPenalty
 class Own:
     def init(self, weights, num_clients, training):
         return {}
-    def pull(self, state, client):
+    def penalty(self, state, client):
         return LocalPenalty()
     def apply(self, state, weights, updates):
         mean = Mean()
@@ -202,21 +202,21 @@ DATASETS = {
     ),
     "tokens": (
         "(np.ones((9, 4), int), y, np.ones((9, 4), int), y)",
-        "x_train must be uint8, which are pixels",
+        "x_train must be uint8 pixels",
     ),
     "label": (
         "(x, [0, 1, 2] * 2 + [0, 1, 99999], x, y)",
         "y_train must be labels 0, 1, 2, … with at least one",
     ),
     "untaught": ("(x, y, x, y + 1)", "y_test must be labels that are in y_train, 0 to 2, got 3"),
-    "nan": ("(x * np.nan, y, x, y)", "x_train must be in [0, 1], as floats are, got nan"),
+    "nan": ("(x * np.nan, y, x, y)", "x_train must be floats in [0, 1], got nan"),
     "pair": (
         "Dataset('d', x, x, ('a', 'b', 'c'))",
         "train of dataset 'd' must be Samples, at least one, got nda",
     ),
     "names": (
         "Dataset('d', Samples(x, y), Samples(x, y), ('a', 'b'))",
-        "labels to train of dataset 'd' must be from 0 to 1, as there are 2 class names, got 0 to 2",
+        "train labels of dataset 'd' must be from 0 to 1, as there are 2 class names, got 0 to 2",
     ),
 }
 

@@ -112,7 +112,7 @@ def test_a_stop_of_a_comparison(dufl_command: Any, tmp_path: Path, monkeypatch: 
         patch.setattr(Federation, "play", interrupted)
         code, out, err = dufl_command("compare", *arguments)
     assert (code, out) == (130, "")
-    assert err.splitlines()[1] == "stopped; the same command with --resume goes on"
+    assert err.splitlines()[1] == "stopped; resume with the same command and --resume"
     assert len(played) == 7
     assert not (tmp_path / "all/comparison.csv").exists()
     code, shown, _ = dufl_command("compare", *arguments, "--resume", "--json")

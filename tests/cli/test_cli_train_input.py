@@ -50,9 +50,9 @@ from command_line import SMALL, assert_sentence, children, told, write_dataset
         (["dataset=nowhere.at.all:make"], "dataset must be importable, got 'nowhere.at.all:make'"),
         (["dataset=json:nothing"], "dataset must be a class or function in json, got 'json:nothing'"),
         (["algorithm=nowhere.at.all:Own"], "algorithm must be importable, got 'nowhere.at.all:Own'"),
-        (["algorithm=collections:Counter"], "algorithm 'collections:Counter' must be one with init, pull"),
+        (["algorithm=collections:Counter"], "algorithm 'collections:Counter' must be one with init, penalty"),
         (["policy=nowhere.at.all:Own"], "policy must be importable, got 'nowhere.at.all:Own'"),
-        (["training.epoch=1"], "unknown key 'epoch' in [training]: did you mean 'epochs'?"),
+        (["training.epoch=1"], "unknown key 'epoch' in [training]: did you mean 'local_epochs'?"),
     ],
 )
 def test_bad_input_ends_with_2_and_writes_nothing(

@@ -250,7 +250,7 @@ def test_an_empty_name_is_no_folder(
 
 def test_an_empty_name_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="--out must be the name of a directory"):
+    with pytest.raises(InputError, match="out must be the name of a directory"):
         train(small(), out="")
     assert not files(tmp_path)
 

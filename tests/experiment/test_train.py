@@ -161,7 +161,7 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(
         InputError,
-        match=r"another experiment: game.num_rounds was 8, is 9; training.local_epochs was 2, is 3",
+        match=r"another configuration: game.num_rounds was 8, is 9; training.local_epochs was 2, is 3",
     ):
         train(small("training.local_epochs=3", "game.num_rounds=9"), out=out, resume=True)
     with pytest.raises(InputError, match=r"training.seed was 0, is 1"):

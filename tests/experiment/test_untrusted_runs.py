@@ -39,7 +39,10 @@ def __getattr__(name):
 """
 KEYS = {
     "data.dataset": "load",
-    "training.policy": "Policy",
+    "policy": "Policy",
+    "data.discard": "rule",
+    "data.stream": "Stream",
+    "training.loss": "loss",
     "training.algorithm": "Own",
     "training.model": "Net",
 }
@@ -50,8 +53,11 @@ def told_otherwise(folder: Path, **changes: str) -> None:
     path = folder / "config.toml"
     lines = path.read_text().splitlines()
     for key, value in changes.items():
-        (place,) = [number for number, line in enumerate(lines) if line.startswith(f"{key} = ")]
-        lines[place] = f"{key} = {value}"
+        places = [number for number, line in enumerate(lines) if line.startswith(f"{key} = ")]
+        if places:
+            lines[places[0]] = f"{key} = {value}"
+        else:  # a key of [data] that is left out
+            lines.insert(lines.index("[data]") + 1, f"{key} = {value}")
     path.write_text("\n".join(lines) + "\n")
     reseal(folder)
 
@@ -92,7 +98,7 @@ def run(sound: Path, tmp_path: Path) -> Path:
 def test_a_report_imports_nothing_that_a_run_names(run: Path, tmp_path: Path, key: str) -> None:
     """As a process, whose path has the current folder in it, and the module is there."""
     (tmp_path / "evilmod.py").write_text(EVIL)
-    told_otherwise(run, **{key.partition(".")[2]: f'"evilmod:{KEYS[key]}"'})
+    told_otherwise(run, **{key.rpartition(".")[2]: f'"evilmod:{KEYS[key]}"'})
     code, out, err = as_process(tmp_path, "report", "run")
     assert not (tmp_path / "marker").exists()
     assert (code, out, err) == (0, "report: run/report.html\n", "")

@@ -13,13 +13,14 @@ from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
 from dufl.learning.settings import Training
+from own_plugins import Scaffold
 
 NOTHING = np.zeros(0, np.float32)
 vectors = arrays(np.float32, 5, elements=st.floats(-10, 10, width=32))
 
 
-def update(client: int, weights: Vector, volume: int = 1) -> Update:
-    return Update(client, volume, weights, NOTHING)
+def update(client: int, weights: Vector, volume: int = 1, steps: int = 0) -> Update:
+    return Update(client, volume, weights, NOTHING, steps)
 
 
 class Quadratic:
@@ -45,10 +46,10 @@ OPTIMUM = np.linalg.solve(sum(c.matrix for c in CLIENTS), sum(c.matrix @ c.centr
 
 def rounds(algorithm: Algorithm, count: int, steps: int = 50) -> Iterator[Vector]:
     weights = np.zeros(5, np.float32)
-    state = algorithm.init(weights, len(CLIENTS), Training())
+    state = algorithm.init(weights, len(CLIENTS), Training(learning_rate=0.1))
     for _ in range(count):
         answers = [
-            update(k, client.train(weights, algorithm.penalty(state, k), steps))
+            update(k, client.train(weights, algorithm.penalty(state, k), steps), steps=steps)
             for k, client in enumerate(CLIENTS)
         ]
         weights, state = algorithm.apply(state, weights, iter(answers))
@@ -65,6 +66,10 @@ def test_feddyn_reaches_the_optimum_where_fedavg_stops_beside_it() -> None:
     assert beside > 0.05
     assert error(FedAvg(), 800) == pytest.approx(beside, rel=1e-3)  # it has stopped
     assert error(FedDyn(0.5)) < 1e-5
+
+
+def test_scaffold_needs_only_the_settings_and_the_steps_to_reach_the_optimum() -> None:
+    assert error(Scaffold()) < 1e-4
 
 
 def test_fedprox_ends_nearer_to_the_optimum_but_not_at_it() -> None:

@@ -25,7 +25,7 @@ RICH: dict[str, dict[str, Any]] = {
     "clients": {"count": 3, "initial_staleness": 2.0, "capacity": 9000, "training_cost": [1e-5, 2e-5, 3e-5]},
     "leader": {"evaluations": 12, "seed": 3},
     "data": {"dataset": "mine.npz", "dirichlet_alpha": 0.5},
-    "training": {"local_epochs": 7, "policy": "static"},
+    "training": {"local_epochs": 7},
 }
 
 
@@ -137,7 +137,11 @@ def test_an_uploaded_file_reads_nothing_from_this_machine(there: Path) -> None:
         (b"[game\n", "", "federation.toml must be valid TOML: .*line 1"),
         (b"", "", "federation.toml must not be empty"),
         (b"\xff", "", "federation.toml must be a readable TOML file"),
-        (b"[game]\nnum_round = 3", "", "unknown key 'num_round' in .game.: did you mean 'num_rounds'?"),
+        (
+            b"[game]\nnum_round = 3",
+            "game.num_round",
+            "unknown key 'num_round' in .game.: did you mean 'num_rounds'?",
+        ),
         (b"[game]\nnum_rounds = 1", "game.num_rounds", "^federation.toml: game.num_rounds"),
         (b"[clients]\nfile = 5", "clients.file", "^federation.toml: clients.file"),
         (b"[clients]\ncount = 2\nfile = 'clients.csv'", "clients.count", "^federation.toml: clients.count"),

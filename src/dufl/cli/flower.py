@@ -18,7 +18,6 @@ from dufl.cli.common import (
     parse_changes,
 )
 from dufl.errors import InputError
-from dufl.plugins import describe
 
 app = typer.Typer(
     help="Run on Flower: in simulation, or in a deployment.", no_args_is_help=True, suggest_commands=False
@@ -52,6 +51,7 @@ def simulate(
     from dufl.experiment.files import check_directory
     from dufl.experiment.output import FLOWER, claim
     from dufl.experiment.run_directory import RunDirectory
+    from dufl.plugins import describe
 
     allow_imports(plugins)
     check_directory(out)

@@ -61,7 +61,8 @@ noise_growth = 1.0           # 1: noise grows evenly with age; 0.5: like a rando
 arrival_until = 0.5          # the share of the rounds by which every class has arrived
 class_order = "label"        # or "client", each in its own order; or a list of all classes
 # dirichlet_alpha = 0.5      # concentration of classes per client; smaller is more uneven; without it, even
-discard = "uniform"          # or "oldest": which samples a buffer discards
+discard = "uniform"          # or "oldest", "package.module:function": which samples a buffer discards
+# stream = "package.module:Class"  # your own stream of indices into the training samples
 
 [training]
 algorithm = "fedavg"         # or "fedprox", "feddyn", "package.module:Class"

@@ -92,7 +92,7 @@ def _axes(arguments: list[str]) -> tuple[Path | None, dict[str, list[Any]]]:
                 raise InputError.of("KEY=V1,V2,…", "given once per key", key, text=f"{key} twice")
             values[key] = listed
     if not values:
-        raise InputError.of("KEY=V1,V2,…", "given", "nothing", text=" ".join(arguments))
+        raise InputError.of("the axis", "KEY=V1,V2,…", arguments, text=repr(" ".join(arguments)))
     return (Path(files[0]) if files else None), values
 
 
@@ -102,5 +102,8 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     texts = [part.strip() for part in parts if part.strip()]
     if not texts or not key.strip():
         raise InputError.of("the axis", "KEY=V1,V2,…", text, text=repr(text))
-    pairs = [item for one in texts for item in parse_changes([f"{key}={one}"]).items()]
+    try:
+        pairs = [item for one in texts for item in parse_changes([f"{key}={one}"]).items()]
+    except InputError as error:
+        raise (error.renamed("the axis") if error.field == "changes" else error) from None
     return pairs[0][0], [value for _, value in pairs]

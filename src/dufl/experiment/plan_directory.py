@@ -189,7 +189,7 @@ def _offer(path: Path, payment: Any, conservation_rate: Any) -> Offer:
     try:
         return Offer(payment=payment, conservation_rate=conservation_rate)
     except InputError as error:
-        raise error.within(str(path)) from None
+        raise InputError(f"{path}: {error}", field=error.field) from None
 
 
 def _number(arrays: dict[str, npt.NDArray[Any]], name: str, path: Path) -> float:

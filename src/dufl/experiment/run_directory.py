@@ -132,7 +132,7 @@ class RunDirectory:
         if listed and manifest.read_file(CLIENTS_FILE).decode() != experiment.game.clients.to_csv():
             different.append("the clients in the file are others")
         if different:
-            raise InputError(f"{self.folder} holds a run of another experiment: {'; '.join(different)}")
+            raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(different)}")
 
     def begin(self, experiment: Experiment, plan: Plan | None, data: str, force: bool = False) -> None:
         """Write what is known before the first round."""
