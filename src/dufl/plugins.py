@@ -40,10 +40,8 @@ def check_spec(kind: str, spec: Spec, known: Iterable[str]) -> Spec:
     names = list(known)
     if not isinstance(spec, str) or spec in names or is_import_path(spec) or is_description(spec):
         return spec
-    advice = (
-        did_you_mean(spec, names)
-        or f"known are {', '.join(names)}{', or ' if names else ''}package.module:Name"
-    )
+    known_names = f"{', '.join(names)}, or " if names else ""
+    advice = did_you_mean(spec, names) or f"known are {known_names}package.module:Name"
     raise InputError(f"unknown {kind} {spec!r}: {advice}", field=kind, value=spec)
 
 

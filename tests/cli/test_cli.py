@@ -288,7 +288,7 @@ def test_a_sweep_with_a_pinned_offer(dufl_command: Any) -> None:
         (["a=1,2", "b=3,4"], "unknown key 'a'"),
         (
             ["num_rounds=4,5", "num_rounds=6"],
-            "KEY=V1,V2,… must be given once per key, got game.num_rounds twice",
+            "KEY=V1,V2,… must be given once per key, got game.num_round",
         ),
         (["num_rounds=4,5", "a.toml", "b.toml"], "FILE must be one TOML file, got a.toml, b.toml"),
         (["sigma=1,2"], "unknown key 'sigma': did you mean 'game.time_sensitivity' (σ)?"),

@@ -140,7 +140,7 @@ def test_an_uploaded_file_reads_nothing_from_this_machine(there: Path) -> None:
         (
             b"[game]\nnum_round = 3",
             "game.num_round",
-            "unknown key 'num_round' in .game.: did you mean 'num_rounds'?",
+            "'num_round' in .game.: did you mean 'num_rounds'?",
         ),
         (b"[game]\nnum_rounds = 1", "game.num_rounds", "^federation.toml: game.num_rounds"),
         (b"[clients]\nfile = 5", "clients.file", "^federation.toml: clients.file"),
