@@ -150,7 +150,7 @@ def overhead(console: Console) -> None:
     federation = Federation(config.game, simulation, Half(HELD), config.training, engine)
     for _ in range(5):
         federation.play()
-    tasks = [federation._task(k, buffer.snapshot()) for k, buffer in enumerate(federation._held)]
+    tasks = [federation._task(k, buffer.snapshot()) for k, buffer in enumerate(federation._buffers)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
 
     def one(k: int) -> Any:  # shuffling is a part of SGD

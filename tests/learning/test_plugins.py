@@ -373,7 +373,7 @@ def test_what_apply_returns(made: Any, says: str) -> None:
 )
 def test_what_pull_returns(made: Any, says: str) -> None:
     with pytest.raises(
-        InputError, match=f"^algorithm '{HERE}:Odd': what pull of client 0 returns must be {says}"
+        InputError, match=f"^algorithm '{HERE}:Odd': what penalty returns for client 0 must be {says}"
     ):
         play(returning(penalty=made))
 
@@ -430,7 +430,7 @@ def policy(**results: Any) -> str:
         ({"step": (0.5, 1)}, "step of client 0 in round 0 must be integers in .*, got 0.5"),
         (
             {"step": (21, 0)},
-            "step of client 0 in round 0 must be to keep at most the 20 samples there are, got 21",
+            "step of client 0 in round 0 must be to keep at most the 20 samples in the buffer, got 21",
         ),
         (
             {"planned_staleness": None},
@@ -526,7 +526,7 @@ class Refuses(Plain):
     [
         (f"algorithm={HERE}:Raises", f"^the algorithm '{HERE}:Raises' raised RuntimeError: not today$"),
         (f"policy={HERE}:Raises", f"^the policy '{HERE}:Raises' raised RuntimeError: not today$"),
-        (f"algorithm={HERE}:Exits", r"raised SystemExit: 3 \(pull of client 0\)$"),
+        (f"algorithm={HERE}:Exits", r"raised SystemExit: 3 \(penalty of client 0\)$"),
         (f"algorithm={HERE}:Speechless", r"raised .*Mute.* \(apply\)$"),
     ],
 )

@@ -123,7 +123,7 @@ def test_death_in_the_middle_of_a_batch(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(whole.weights, again.weights)
     monkeypatch.delenv("DOOMED_ONCE")
     doomed.touch()
-    with pytest.raises(DuflError, match=r"a worker died 3 times at the same client: if memory is short"):
+    with pytest.raises(DuflError, match=r"a worker died 3 times on the same client: if memory is short"):
         play("training.model=own_models:Mortal", "workers=1", rounds=1)
 
 
@@ -200,7 +200,7 @@ def test_local_objective_by_finite_differences() -> None:
 def test_devices_that_are_not_there() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one here")
-    with pytest.raises(InputError, match=r"device must be one that is there \(cpu.*\), got 'cuda'"):
+    with pytest.raises(InputError, match=r"device must be an available one \(cpu.*\), got 'cuda'"):
         play("training.model=cnn", "device=cuda")
     with pytest.raises(InputError, match=r"got 'cuda:3'"):
         play("device=cuda:3")

@@ -36,7 +36,7 @@ def federation_of(
 
 def buffers_of(federation: Federation) -> list[MemoryBuffer[IndexedSamples]]:
     """The clients' buffers, to look at."""
-    return federation._held
+    return federation._buffers
 
 
 def facts(record: Any) -> dict[str, Any]:

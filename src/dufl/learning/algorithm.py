@@ -1,4 +1,4 @@
-"""What federated algorithms share: a local penalty, an update, and a state that is kept between rounds.
+"""What federated algorithms share: a local penalty, an update, and a state kept between rounds.
 
 In every algorithm a client minimizes, by local SGD from the global weights w(t),
 
@@ -8,10 +8,10 @@ Algorithms differ in `strength` and `linear` (the `LocalPenalty`) and in how the
 the updates. An algorithm is three functions without side effects:
 
     init(weights, num_clients, training) → state           before the first round
-    penalty(state, client)               → LocalPenalty    for a client that takes part
+    penalty(state, client)               → LocalPenalty    for each participating client
     apply(state, weights, updates)       → weights, state  after a round
 
-A state is a mapping from names to vectors, so that a checkpoint can hold it.
+A state is a mapping from names to vectors, so that it can be stored in a checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ State = Mapping[str, Vector]
 
 @dataclass(frozen=True, eq=False)
 class LocalPenalty:
-    """What an algorithm adds to the loss of a client; nothing by default."""
+    """The term that an algorithm adds to a client's loss; zero by default."""
 
     strength: float = 0.0
     linear: Vector | None = None
@@ -41,12 +41,12 @@ class Update:
     """What a client sends back.
 
     Attributes:
-        client: who.
-        volume: how many samples it trained on.
-        weights: what came out.
-        model_buffers: what else its model keeps, such as running means; averaged by volume, whatever the
+        client: the index of the client.
+        volume: the number of samples it trained on.
+        weights: the weights after local training.
+        model_buffers: the buffers of its model, such as running means; averaged by volume with every
             algorithm.
-        steps: how many steps of SGD it took.
+        steps: the number of SGD steps it took.
     """
 
     client: int
@@ -60,27 +60,27 @@ class Algorithm(Protocol):
     """A federated algorithm."""
 
     def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
-        """The state before the first round; `training` has the learning rate, the batch size and so on."""
+        """Returns the state before the first round; `training` has the learning rate, the batch size etc."""
         ...
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
-        """What is added to a client's loss."""
+        """Returns the term that is added to a client's loss."""
         ...
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
-        """The next global weights and state; updates come in the order of clients, each once."""
+        """Returns the next global weights and state; each client's update comes once, in client order."""
         ...
 
 
 def refusal(update: Update, size: int) -> str:
-    """Why an update must not be used; empty if it may."""
+    """The reason why an update must not be used; empty if it is valid."""
     if update.weights.shape != (size,):
         return f"weights of shape {update.weights.shape}, not ({size},)"
     return bad_values(update.weights, update.model_buffers)
 
 
 def bad_values(*arrays: npt.NDArray[Any]) -> str:
-    """Why arrays must not be aggregated; empty if they may."""
+    """The reason why arrays must not be aggregated; empty if they are valid."""
     if any(array.dtype.kind not in "fiub" for array in arrays):
         return "weights that are not numeric"
     if any(np.isnan(array).any() for array in arrays):
@@ -91,17 +91,17 @@ def bad_values(*arrays: npt.NDArray[Any]) -> str:
 
 
 class Mean:
-    """A weighted mean of vectors that come one by one, summed in float64."""
+    """A weighted mean of vectors that are added one by one, summed in float64."""
 
     def __init__(self) -> None:
         self._sum: npt.NDArray[np.float64] | float = 0.0
         self.weight = 0.0
 
     def add(self, vector: Vector, weight: float) -> None:
-        """One more."""
+        """Add a vector."""
         self._sum = self._sum + weight * vector.astype(np.float64)
         self.weight += weight
 
     def value(self, otherwise: Vector) -> Vector:
-        """The mean so far; `otherwise` if there was nothing."""
+        """The mean so far; `otherwise` if no vector was added."""
         return np.asarray(self._sum / self.weight, np.float32) if self.weight else otherwise

@@ -7,19 +7,19 @@ from dufl.learning.algorithm import Mean, Update, refusal
 
 
 class Arrivals:
-    """The updates that may be used, in the order of clients, each judged as it arrives.
+    """The valid updates, in client order, each checked as it arrives.
 
-    They are read in a `with` block. However far an algorithm has read by its end, and whatever it did with an
-    exception that was met in training, all updates are judged after it, or that exception is raised.
+    They are read in a `with` block. At its end all remaining updates are checked, even if the algorithm did
+    not read them. If training raised an exception that the algorithm caught, it is raised again there.
 
     Attributes:
-        used: the clients whose updates may be used.
-        refused: the other clients, and why not.
-        model_buffers: the mean of what else the models keep.
+        used: the clients whose updates are valid.
+        refused: the other clients, with the reason.
+        model_buffers: the mean of the models' buffers.
     """
 
     def __init__(self, updates: Iterator[Update], size: int) -> None:
-        """Judge updates of models with `size` weights."""
+        """Check updates of models with `size` weights."""
         self.used: list[int] = []
         self.refused: dict[str, str] = {}
         self.model_buffers = Mean()

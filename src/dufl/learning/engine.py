@@ -1,7 +1,7 @@
-"""Who does the arithmetic of a round: our own kernel for the logistic model, torch for any other.
+"""Engines compute training and evaluation: a compiled kernel for the logistic model, torch for any other.
 
-Both give the same result on any number of cores: a client's training runs on one core, and results are
-used in the order of clients.
+The results of both do not depend on the number of cores: a client trains on one core, and results are used
+in client order.
 """
 
 import threading
@@ -34,7 +34,7 @@ Part = tuple[int, float, npt.NDArray[np.float32] | None]  # correct, sum of loss
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on the test samples: accuracy, mean loss, and the user's own metrics by name."""
+    """A model's accuracy, mean loss and user-defined metrics (by name) on the test samples."""
 
     accuracy: float
     loss: float
@@ -42,7 +42,7 @@ class Score:
 
 
 class Metrics:
-    """The user's own metrics: functions of (labels, logits) that return a number."""
+    """User-defined metrics: functions of (labels, logits) that return a number."""
 
     def __init__(self, settings: Training) -> None:
         self._functions = {name: _metric(spec) for name, spec in settings.metrics.items()}
@@ -52,7 +52,7 @@ class Metrics:
         return bool(self._functions)
 
     def values(self, labels: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]) -> dict[str, float]:
-        """Every metric; both arrays are read-only."""
+        """The value of every metric; the metrics get read-only arrays."""
         labels, logits = labels.view(), logits.view()
         labels.flags.writeable = logits.flags.writeable = False
         return {name: self._value(name, labels, logits) for name in self._functions}
@@ -68,15 +68,15 @@ class Metrics:
 
 
 def _metric(spec: Spec) -> Callable[..., Any]:
-    made = resolve("metric", spec)
-    if isinstance(made, type):
+    metric = resolve("metric", spec)
+    if isinstance(metric, type):
         with calling("metric", spec, "while it was made"):
-            made = made()
-    return made  # type: ignore[no-any-return]
+            metric = metric()
+    return metric  # type: ignore[no-any-return]
 
 
 class Engine(Protocol):
-    """What the rounds need of one."""
+    """The interface that a federation uses."""
 
     @property
     def start(self) -> tuple[Vector, Vector]:
@@ -84,24 +84,24 @@ class Engine(Protocol):
         ...
 
     def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
-        """Train every client from the same weights; updates in the order of the tasks."""
+        """Train every client from the same weights; yields updates in the order of the tasks."""
         ...
 
     def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Test a model."""
+        """Evaluate a model on the test samples."""
         ...
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
-        """The weights as torch knows them."""
+        """The weights by their names in the torch model."""
         ...
 
     def close(self) -> None:
-        """Give free what it holds."""
+        """Release all resources."""
         ...
 
 
 class CompiledEngine:
-    """The logistic model in our own kernel, a client a thread."""
+    """The logistic model in a compiled kernel, one thread per client."""
 
     def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training) -> None:
         self._simulation = simulation
@@ -116,7 +116,7 @@ class CompiledEngine:
 
     @property
     def start(self) -> tuple[Vector, Vector]:
-        """All zero: the loss is convex, so it does not matter where training begins."""
+        """All zero: the loss is convex, so the starting point does not matter."""
         return np.zeros(self._classes * (self._features + 1), np.float32), np.zeros(0, np.float32)
 
     def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
@@ -146,29 +146,29 @@ class CompiledEngine:
         )
 
     def _scratch(self, size: int) -> npt.NDArray[np.float32]:
-        """Memory of this thread's own for the features of one client after the other."""
+        """Memory of this thread that is reused for the features of each client."""
         scratch: npt.NDArray[np.float32] | None = getattr(self._own, "scratch", None)
         if scratch is None or len(scratch) < size:
             scratch = self._own.scratch = aligned(size + size // 4)
         return scratch
 
     def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Test a model."""
+        """Evaluate a model on the test samples."""
 
         def work(part: slice) -> Part:
             features = self._test[part]
-            right, loss = evaluate_logistic(weights, features, self._labels[part], self._classes)
-            return right, loss, self._logits(weights, features) if self._metrics else None
+            correct, loss = evaluate_logistic(weights, features, self._labels[part], self._classes)
+            return correct, loss, self._logits(weights, features) if self._metrics else None
 
-        parts_found = spread(self._threads, work, parts(len(self._labels)), 64)
-        return score(parts_found, self._labels, self._metrics)
+        results = spread(self._threads, work, parts(len(self._labels)), 64)
+        return score(results, self._labels, self._metrics)
 
     def _logits(self, weights: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         named = self.named(weights, weights[:0])
         return np.asarray(features @ named["1.weight"].T + named["1.bias"], np.float32)
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
-        """As in `torch.nn.Sequential(Flatten(), Linear(…))`."""
+        """The weights by their names in `torch.nn.Sequential(Flatten(), Linear(…))`."""
         edge = self._classes * self._features
         return {
             "1.weight": weights[:edge].reshape(self._classes, self._features),
@@ -176,12 +176,12 @@ class CompiledEngine:
         }
 
     def close(self) -> None:
-        """Give the threads free."""
+        """Stop the threads."""
         self._threads.shutdown(cancel_futures=True)
 
 
 def make_engine(dataset: Dataset, simulation: Simulation, settings: Training, num_clients: int) -> Engine:
-    """The engine for a model: the fastest that computes it."""
+    """The fastest engine that supports the model."""
     if settings.compiled:
         return CompiledEngine(dataset, simulation, settings)
     from dufl.learning.torch_engine import TorchEngine
@@ -192,17 +192,17 @@ def make_engine(dataset: Dataset, simulation: Simulation, settings: Training, nu
 def spread(
     executor: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[Result]:
-    """Results in the order of the items, with at most `ahead` of them under way."""
-    under_way = deque()  # type: ignore[var-annotated]
+    """Results in the order of the items, with at most `ahead` items submitted at a time."""
+    pending = deque()  # type: ignore[var-annotated]
     try:
         for item in items:
-            under_way.append(executor.submit(work, item))
-            if len(under_way) >= ahead:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+            pending.append(executor.submit(work, item))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        for future in under_way:
+        for future in pending:
             future.cancel()
 
 
@@ -211,12 +211,12 @@ def parts(size: int) -> list[slice]:
     return [slice(begin, min(begin + CHUNK, size)) for begin in range(0, size, CHUNK)]
 
 
-def score(found: Iterable[Part], labels: npt.NDArray[np.int64], metrics: Metrics) -> Score:
-    """The score from the correct samples, the sum of losses and the logits of every chunk."""
-    right, loss, logits = 0, 0.0, []
-    for some, lost, part in found:
-        right, loss = right + some, loss + lost
-        logits.append(part)
+def score(results: Iterable[Part], labels: npt.NDArray[np.int64], metrics: Metrics) -> Score:
+    """The score from the number of correct samples, the sum of losses and the logits of every chunk."""
+    correct, loss, logits = 0, 0.0, []
+    for chunk_correct, chunk_loss, chunk_logits in results:
+        correct, loss = correct + chunk_correct, loss + chunk_loss
+        logits.append(chunk_logits)
     size = len(labels)
-    own = metrics.values(labels, np.concatenate(logits)) if metrics else {}  # type: ignore[arg-type]
-    return Score(right / size, loss / size, own)
+    values = metrics.values(labels, np.concatenate(logits)) if metrics else {}  # type: ignore[arg-type]
+    return Score(correct / size, loss / size, values)

@@ -1,4 +1,4 @@
-"""FedAvg: the mean of the clients' weights, by volume.
+"""FedAvg: the mean of the clients' weights, weighted by volume.
 
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, *Communication-Efficient
 Learning of Deep Networks from Decentralized Data* (AISTATS 2017).
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedAvg:
-    """The mean of the clients' weights, by volume."""
+    """The mean of the clients' weights, weighted by volume."""
 
     def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
-        """Nothing is carried from round to round."""
+        """Returns an empty state: nothing is kept between rounds."""
         return {}
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
-        """A client minimises its own loss."""
+        """No penalty: a client minimizes its own loss."""
         return LocalPenalty()
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
-        """Average by volume; if nobody answered, nothing changes."""
+        """Average by volume; without updates the weights stay the same."""
         mean = Mean()
         for update in updates:
             mean.add(update.weights, update.volume)

@@ -1,4 +1,4 @@
-"""FedDyn: clients that carry a gradient against their drift.
+"""FedDyn: every client keeps a gradient that corrects its drift.
 
 D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, *Federated
 Learning Based on Dynamic Regularization* (ICLR 2021).
@@ -8,9 +8,9 @@ Learning Based on Dynamic Regularization* (ICLR 2021).
     server   h ← h − α/N·Σ_{k ∈ P} (w_k − w(t))
              w(t+1) = 1/|P|·Σ_{k ∈ P} w_k − h/α
 
-with g_k = h = 0 at the start; P are the clients that take part, counted alike whatever they hold. At a
-fixed point each g_k is the gradient of F_k at w, and they sum to zero: w minimises the mean of the F_k.
-At every moment h = 1/N·Σ_k g_k.
+with g_k = h = 0 at the start. P is the set of participating clients; all have the same weight, whatever
+their volume. At a fixed point each g_k is the gradient of F_k at w, and they sum to zero: w minimizes the
+mean of the F_k. At all times h = 1/N·Σ_k g_k.
 """
 
 from collections.abc import Iterable
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedDyn:
-    """Clients carry a gradient that corrects their drift from the common minimum."""
+    """Every client keeps a gradient that corrects its drift from the common minimum."""
 
     feddyn_alpha: float = 0.1  # α
 
     def init(self, weights: Vector, num_clients: int, training: "Training") -> State:
-        """With h = 0; a client's g_k is there from its first update on."""
+        """Returns h = 0; the state contains a client's g_k from its first update on."""
         return {"server": np.zeros_like(weights), "clients": np.array([num_clients], np.float32)}
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
-        """A client is pulled to the global weights and along its gradient."""
+        """The proximal term with strength α and the linear term g_k."""
         return LocalPenalty(self.feddyn_alpha, state.get(f"client {client}"))
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
-        """Move every gradient by its client's drift, and the mean of the weights by theirs."""
+        """Update every participant's g_k and the server's h, and correct the mean of the weights by h/α."""
         alpha, after = self.feddyn_alpha, dict(state)
         drift, mean = np.zeros(weights.shape), Mean()
         for update in updates:

@@ -1,11 +1,11 @@
 """The Federated Training Phase of Algorithm 1: rounds of broadcast, local training, aggregation, data update.
 
     for t = 0 … T−1:  every client trains w(t) on its buffer of D_k(t) samples
-                      the server makes w(t+1) of the answers and tests it
-                      every client conserves, discards and merges what it collected in the meantime
+                      the server aggregates the updates into w(t+1) and evaluates it
+                      every client conserves, discards and merges the samples it collected meanwhile
 
-A federation is all the state between two rounds. `state` gives it as named arrays, and one that takes
-them over goes on as the first would have.
+A federation holds all state between two rounds. `state` returns it as named arrays; another federation
+resumes from them with `restore`, with the same results.
 """
 
 import time
@@ -32,27 +32,27 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a round once it is over.
+    """The results of one round.
 
     Attributes:
         round: t.
         accuracy: on the test samples, after the round.
-        loss: likewise.
-        total_volume: how many samples all clients hold together.
-        mean_age: their mean age, measured.
-        planned_staleness: what the plan says it should be; None without one.
+        loss: mean loss on the test samples, after the round.
+        total_volume: the number of samples that all clients hold together.
+        mean_age: the measured mean age of these samples.
+        planned_staleness: the mean age according to the plan; None without a plan.
         payment: what the server paid for this round.
         server_cost: the server's cost of this and all earlier rounds, with measured volumes and ages.
-        cost_of_payment: the part of it that is money.
-        cost_of_volume: the part of it that too little data costs.
-        cost_of_staleness: the part of it that old data cost.
-        classes: how many classes there are in the buffers.
-        volumes: how many samples each client holds.
-        participants: how many clients' updates were used.
-        dropped: the clients that should have answered and did not.
-        refused: the clients whose update was not used, and why.
-        seconds: how long the round took; the only entry that differs between equal runs.
-        metrics: the user's own metrics on the test samples, by name.
+        cost_of_payment: the payment term of the cost.
+        cost_of_volume: the volume term of the cost: the loss from too little data.
+        cost_of_staleness: the staleness term of the cost: the loss from old data.
+        classes: the number of classes in the buffers.
+        volumes: the number of samples that each client holds.
+        participants: the number of clients whose updates were used.
+        dropped: the clients that were sampled and did not reply.
+        refused: the clients whose updates were not used, with the reason.
+        seconds: the duration of the round; the only entry that differs between equal runs.
+        metrics: user-defined metrics on the test samples, by name.
     """
 
     round: int
@@ -76,7 +76,7 @@ class Record:
 
 
 class Federation:
-    """Clients with buffers, a server with a model, and the rounds they have come through."""
+    """Clients with their buffers, a server with its model, and the number of completed rounds."""
 
     def __init__(
         self, game: Game, simulation: Simulation, policy: Policy, settings: Training, engine: Engine
@@ -93,34 +93,34 @@ class Federation:
         self._streams = [simulation.stream(k) for k in range(game.clients.size)]
         sizes = [policy.size(k) for k in range(game.clients.size)]
         self._check_memory(sizes, 0)
-        self._held = [
+        self._buffers = [
             simulation.buffer(k, size, float(game.clients.initial_staleness[k]))
             for k, size in enumerate(sizes)
         ]
-        self._aside = ThreadPoolExecutor(1)  # for what need not be waited for
+        self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are over."""
+        """Whether all rounds are completed."""
         return self.round == self._game.num_rounds
 
     def play(self) -> Record:
-        """One round, from broadcast to data update."""
+        """Run one round, from broadcast to data update."""
         began = time.perf_counter()
-        held = [buffer.snapshot() for buffer in self._held]
-        called, dropped = participants(self._settings, self._game.clients.size, self.round)
-        fresh = self._aside.submit(self._collect)  # while the clients train
-        tasks = (self._task(k, held[k]) for k in called if len(held[k].ages))
+        snapshots = [buffer.snapshot() for buffer in self._buffers]
+        replying, dropped = participants(self._settings, self._game.clients.size, self.round)
+        fresh = self._background.submit(self._collect)  # while the clients train
+        tasks = (self._task(k, snapshots[k]) for k in replying if len(snapshots[k].ages))
         updates = self._engine.train(self.weights, self.model_buffers, tasks)
         with Arrivals(updates, len(self.weights)) as arrivals:
             weights, state = self._algorithm.apply(self._state, self.weights, arrivals)
         self.weights, self._state = weights, state
         self.model_buffers = arrivals.model_buffers.value(self.model_buffers)
-        tested = self._aside.submit(self._engine.evaluate, self.weights, self.model_buffers)
-        facts = self._account(held, bool(arrivals.used))
+        evaluation = self._background.submit(self._engine.evaluate, self.weights, self.model_buffers)
+        accounts = self._account(snapshots, bool(arrivals.used))
         self._update_data(fresh.result())
-        score = tested.result()
+        score = evaluation.result()
         self.round += 1
         return Record(
             accuracy=score.accuracy,
@@ -130,26 +130,26 @@ class Federation:
             refused=arrivals.refused,
             seconds=time.perf_counter() - began,
             metrics=score.metrics,
-            **facts,
+            **accounts,
         )
 
-    def _task(self, client: int, held: Snapshot[IndexedSamples]) -> Task:
+    def _task(self, client: int, snapshot: Snapshot[IndexedSamples]) -> Task:
         penalty = self._algorithm.penalty(self._state, client)
-        samples = held.samples
-        return Task(client, self.round, samples.indices, samples.labels, held.ages, held.ids, penalty)
+        samples = snapshot.samples
+        return Task(client, self.round, samples.indices, samples.labels, snapshot.ages, snapshot.ids, penalty)
 
-    def _account(self, held: list[Snapshot[IndexedSamples]], paid: bool) -> dict[str, Any]:
-        """What the round says of data and money."""
+    def _account(self, snapshots: list[Snapshot[IndexedSamples]], paid: bool) -> dict[str, Any]:
+        """The fields of the record on data, payment and cost."""
         t, policy = self.round, self._policy
-        volumes = [len(part.ages) for part in held]
+        volumes = [len(snapshot.ages) for snapshot in snapshots]
         total = sum(volumes)
-        age = sum(int(part.ages.sum()) for part in held) / total if total else 1.0
+        age = sum(int(snapshot.ages.sum()) for snapshot in snapshots) / total if total else 1.0
         self._history[:, t] = policy.payment(t) if paid else 0.0, total, age
         cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
         planned = policy.planned_staleness(t)
         present = np.zeros(self._simulation.arrival.num_classes, bool)
-        for part in held:
-            present[part.samples.labels] = True
+        for snapshot in snapshots:
+            present[snapshot.samples.labels] = True
         return {
             "round": t,
             "total_volume": total,
@@ -165,46 +165,46 @@ class Federation:
         }
 
     def _collect(self) -> list[tuple[int, IndexedSamples]]:
-        """How many samples every client conserves, and what it collects; nothing after the last round."""
+        """How many samples every client conserves, and what it collects; empty after the last round."""
         if self.round + 1 == self._game.num_rounds:
             return []
-        steps = [self._policy.step(k, self.round, len(buffer)) for k, buffer in enumerate(self._held)]
-        self._check_memory([keep + asked for keep, asked in steps], self.round + 1)
-        found = []
-        for stream, (keep, asked) in zip(self._streams, steps, strict=True):
-            found.append((keep, stream.collect(asked, self.round) if asked else IndexedSamples([], [])))
-        return found
+        steps = [self._policy.step(k, self.round, len(buffer)) for k, buffer in enumerate(self._buffers)]
+        self._check_memory([keep + count for keep, count in steps], self.round + 1)
+        collected = []
+        for stream, (keep, count) in zip(self._streams, steps, strict=True):
+            collected.append((keep, stream.collect(count, self.round) if count else IndexedSamples([], [])))
+        return collected
 
     def _check_memory(self, sizes: list[int], round: int) -> None:
         self._simulation.check_memory(sizes, f"in round {round} by the policy")
 
     def _update_data(self, collected: list[tuple[int, IndexedSamples]]) -> None:
         """Every buffer conserves, discards, merges and ages."""
-        for buffer, (keep, fresh) in zip(self._held, collected, strict=bool(collected)):
+        for buffer, (keep, fresh) in zip(self._buffers, collected, strict=bool(collected)):
             buffer.advance(keep, fresh)
 
     def named(self) -> Named:
-        """The model, by the names of its parameters."""
+        """The weights of the model, by name."""
         return self._engine.named(self.weights, self.model_buffers)
 
     def state(self) -> Arrays:
-        """Everything that the next rounds depend on."""
-        held = [buffer.snapshot() for buffer in self._held]
+        """All state that the next rounds depend on, as named arrays."""
+        snapshots = [buffer.snapshot() for buffer in self._buffers]
         return {
             "round": np.array(self.round),
             "weights": self.weights,
             "model_buffers": self.model_buffers,
             "history": self._history,
-            "sizes": np.array([len(part.ages) for part in held]),
-            "next_ids": np.array([buffer.next_id for buffer in self._held]),
-            "indices": np.concatenate([part.samples.indices for part in held]),
-            "ages": np.concatenate([part.ages for part in held]),
-            "ids": np.concatenate([part.ids for part in held]),
+            "sizes": np.array([len(snapshot.ages) for snapshot in snapshots]),
+            "next_ids": np.array([buffer.next_id for buffer in self._buffers]),
+            "indices": np.concatenate([snapshot.samples.indices for snapshot in snapshots]),
+            "ages": np.concatenate([snapshot.ages for snapshot in snapshots]),
+            "ids": np.concatenate([snapshot.ids for snapshot in snapshots]),
             **{f"algorithm {name}": vector for name, vector in self._state.items()},
         }
 
     def restore(self, state: Arrays) -> None:
-        """Go on where another federation of the same configuration was."""
+        """Resume from the state of another federation with the same configuration."""
         for name, like in (
             ("weights", self.weights),
             ("model_buffers", self.model_buffers),
@@ -227,19 +227,19 @@ class Federation:
         indices, ages, ids = (np.split(state[name], edges) for name in ("indices", "ages", "ids"))
         labels, advanced = self._simulation.pool.labels, min(self.round, self._game.num_rounds - 1)
         for k, next_id in enumerate(state["next_ids"]):
-            held = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
-            self._held[k] = self._simulation.restore(k, held, advanced, int(next_id))
+            snapshot = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
+            self._buffers[k] = self._simulation.restore(k, snapshot, advanced, int(next_id))
 
 
-def participants(settings: Training, number: int, round: int) -> tuple[list[int], list[int]]:
-    """Who of so many clients is called and answers in a round, and who is called and does not."""
-    called = np.arange(number)
+def participants(settings: Training, num_clients: int, round: int) -> tuple[list[int], list[int]]:
+    """The sampled clients of a round: those that reply, and those that drop out."""
+    sampled = np.arange(num_clients)
     if settings.fraction_train < 1:
         generator = np.random.default_rng([settings.seed, round + 1, 9])
-        count = max(1, int(np.rint(settings.fraction_train * number)))
-        called = np.sort(generator.choice(number, count, replace=False))
+        count = max(1, int(np.rint(settings.fraction_train * num_clients)))
+        sampled = np.sort(generator.choice(num_clients, count, replace=False))
     if not settings.client_dropout:
-        return called.tolist(), []
+        return sampled.tolist(), []
     generator = np.random.default_rng([settings.seed, round + 1, 8])
-    silent = generator.random(number)[called] < settings.client_dropout
-    return called[~silent].tolist(), called[silent].tolist()
+    dropped = generator.random(num_clients)[sampled] < settings.client_dropout
+    return sampled[~dropped].tolist(), sampled[dropped].tolist()

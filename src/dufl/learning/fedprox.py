@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the global weights.
+"""FedProx: FedAvg with a proximal term that keeps clients near the global weights.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, *Federated Optimization in
 Heterogeneous Networks* (MLSys 2020).
@@ -15,10 +15,10 @@ from dufl.learning.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose clients are held near the global weights; with μ = 0 it is FedAvg."""
+    """FedAvg with a proximal term that keeps clients near the global weights; with μ = 0 it is FedAvg."""
 
     proximal_mu: float = 0.01  # μ
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
-        """A client is pulled to the global weights."""
+        """The proximal term with strength μ."""
         return LocalPenalty(strength=self.proximal_mu)

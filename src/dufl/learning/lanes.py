@@ -1,10 +1,10 @@
 # mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False
 # (Numba carries no types.)
-"""Vectors of LANES numbers as a type of their own, for Numba, with the few operations the kernel needs.
+"""A Numba type for vectors of LANES numbers, with the operations that the kernel needs.
 
 The compiler does not find the kernel's tile by itself: it prefers vectors of half the processor's width, and
-cannot know that weights and features do not overlap. So the operations are written out. The order of every
-sum is thereby fixed, whatever the width of the processor's vectors.
+cannot know that weights and features do not overlap. So the operations are written out. This also fixes the
+order of every sum, whatever the width of the processor's vectors.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from numba import extending, types
 from numba.core import cgutils
 from numba.extending import models, register_model
 
-intrinsic: Any = extending.intrinsic  # called without its first argument, which no type can say
+intrinsic: Any = extending.intrinsic  # called without its first argument, which types cannot express
 
 LANES = 16  # numbers per vector: 512 bits, or two registers of 256
 TALL = 4  # samples (logits) or chunks of features (gradient) per tile
@@ -23,13 +23,13 @@ WIDE = 5  # classes per tile: 4·5 sums + 4 + 5 operands, of 32 registers
 
 
 class _Lanes(types.Type):
-    """LANES numbers of 32 bits, for Numba."""
+    """The Numba type of LANES 32-bit numbers."""
 
 
 _LANES = _Lanes("Lanes")
 _FLOATS, _INT = ir.VectorType(ir.FloatType(), LANES), ir.IntType(32)
 _TILE = types.UniTuple(_LANES, TALL * WIDE)
-_Intrinsic = tuple[Any, Callable[..., Any]]  # its signature in Numba, and what writes its instructions
+_Intrinsic = tuple[Any, Callable[..., Any]]  # its Numba signature and its code generator
 
 
 @register_model(_Lanes)
@@ -39,13 +39,13 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """An instruction by its name in LLVM."""
+    """Call an LLVM intrinsic by name."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
 def _at(context: Any, builder: Any, kind: Any, array: Any, indices: list[Any], to: Any) -> Any:
-    """Where array[indices] is, as the address of a `to`."""
+    """The address of array[indices], as a pointer to `to`."""
     items = context.make_array(kind)(context, builder, array)
     where = cgutils.get_item_pointer(context, builder, kind, items, indices)
     return builder.bitcast(where, to.as_pointer())
@@ -68,7 +68,7 @@ def _everywhere(builder: Any, value: Any) -> Any:
 
 
 def _chunk(context: Any, builder: Any, kind: Any, features: Any, row: Any, chunk: Any, left: Any) -> Any:
-    """features[row, LANES·chunk + lane] in the lanes below `left`, which are those inside the row; else 0."""
+    """features[row, LANES·chunk + lane] in the lanes below `left`, which are inside the row; 0 in others."""
     lanes = ir.Constant(ir.VectorType(left.type, LANES), [ir.Constant(left.type, n) for n in range(LANES)])
     inside = builder.icmp_signed("<", lanes, _everywhere(builder, left))
     first = builder.mul(chunk, ir.Constant(chunk.type, LANES))
@@ -79,7 +79,7 @@ def _chunk(context: Any, builder: Any, kind: Any, features: Any, row: Any, chunk
 
 @intrinsic
 def zeros(typing: Any) -> _Intrinsic:
-    """An empty tile."""
+    """A tile of zeros."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return ir.Constant(context.get_value_type(_TILE), None)
@@ -180,7 +180,7 @@ def add_sums(typing: Any, logits: Any, c: Any, b: Any, tile: Any) -> _Intrinsic:
         vectors = cgutils.unpack_tuple(builder, sums)
 
         def halve(pair: tuple[Any, Any], run: int) -> Any:
-            """Every run of lanes of the pair added to the run that follows it."""
+            """Add every run of lanes of the pair to the next run."""
             size = pair[0].type.count
             even = [n for n in range(2 * size) if n // run % 2 == 0]
             low = builder.shuffle_vector(*pair, _numbers(even))
@@ -188,7 +188,7 @@ def add_sums(typing: Any, logits: Any, c: Any, b: Any, tile: Any) -> _Intrinsic:
 
         for n in range(WIDE):
             v = [vectors[i * WIDE + n] for i in range(TALL)]
-            one = halve((halve((v[0], v[1]), 4), halve((v[2], v[3]), 4)), 4)  # four lanes for each of four
+            one = halve((halve((v[0], v[1]), 4), halve((v[2], v[3]), 4)), 4)  # four lanes per vector
             pair = halve((one, ir.Constant(one.type, ir.Undefined)), 2)
             four = builder.shuffle_vector(pair, pair, _numbers([0, 2, 4, 6]))
             four = builder.fadd(four, builder.shuffle_vector(pair, pair, _numbers([1, 3, 5, 7])))

@@ -1,4 +1,4 @@
-"""Local training with torch, for any model: SGD on a client's samples with what the algorithm adds."""
+"""Local training with torch, for any model: SGD on a client's samples with the algorithm's penalty."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,22 +20,22 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class LocalModel:
-    """A model that takes on the weights it is given, trains or is tested, and gives weights back.
+    """A torch model that loads the given weights, trains or evaluates, and returns weights.
 
-    It computes on one thread of the CPU or on an accelerator: two threads on a few images cost more than
-    they bring, and other processes have the other cores.
+    It computes on one CPU thread or on an accelerator: on small batches a second thread costs more time than
+    it saves, and other processes use the other cores.
     """
 
     def __init__(self, settings: Training, device: str, shape: tuple[int, ...], num_classes: int) -> None:
         torch.set_num_threads(1)
-        if device != "cpu":  # one thread of a CPU always gives the same bits
+        if device != "cpu":  # one CPU thread is always deterministic
             torch.use_deterministic_algorithms(True, warn_only=True)
         self._settings = settings
         self._shape, self._classes = shape, num_classes
         self._device = torch.device(device)
         self._model = build(settings.model, shape, num_classes, settings.seed).to(self._device)
         self._parameters = list(self._model.parameters())
-        self._kept = list(self._model.buffers())
+        self._buffers = list(self._model.buffers())
         self._batch_norm = next((m for m in self._model.modules() if isinstance(m, _BATCH_NORMS)), None)
         self._loss = _loss(settings)
         self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
@@ -47,12 +47,12 @@ class LocalModel:
 
     def state(self) -> tuple[Vector, Vector]:
         """The weights and buffers, each as one vector."""
-        return _flat(self._parameters), _flat(self._kept)
+        return _flat(self._parameters), _flat(self._buffers)
 
     def train(
         self, weights: Vector, model_buffers: Vector, features: npt.NDArray[np.float32], task: Task
     ) -> tuple[Vector, Vector, int]:
-        """The weights and model buffers after local training from the given ones, and the steps it took."""
+        """The weights and model buffers after local training, and the number of SGD steps."""
         with calling("model", self._settings.model, f"training client {task.client} in round {task.round}"):
             return self._train(weights, model_buffers, features, task)
 
@@ -80,7 +80,7 @@ class LocalModel:
         return *self.state(), steps
 
     def _batches(self, order: torch.Tensor) -> list[torch.Tensor]:
-        """The batches of an epoch; batch normalisation cannot do with one sample alone, which is left out."""
+        """The batches of an epoch; with batch normalization, a last batch of one sample is left out."""
         batches = list(torch.split(order, min(self._settings.batch_size, len(order))))
         alone = self._batch_norm is not None and len(batches[-1]) == 1
         return batches[:-1] if alone else batches
@@ -92,7 +92,7 @@ class LocalModel:
         features: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
     ) -> tuple[int, float, npt.NDArray[np.float32]]:
-        """How many are right, the sum of their losses, and the logits."""
+        """The number of correct samples, the sum of losses, and the logits."""
         with calling("model", self._settings.model, "while it was tested"):
             return self._evaluate(weights, model_buffers, features, labels)
 
@@ -105,20 +105,20 @@ class LocalModel:
     ) -> tuple[int, float, npt.NDArray[np.float32]]:
         self._load(weights, model_buffers)
         self._model.eval()
-        right, lost, every = 0, 0.0, []
-        known = torch.from_numpy(labels).to(self._device)
+        correct, loss, all_logits = 0, 0.0, []
+        targets = torch.from_numpy(labels).to(self._device)
         with torch.no_grad():
             for batch in torch.split(torch.arange(len(labels)), 250):
                 with self._precision():
                     logits = self._logits(self._tensor(features[batch.numpy()]))
                 logits = logits.float()
-                right += int((logits.argmax(1) == known[batch]).sum())
-                lost += self._total_loss(logits, known[batch])
-                every.append(logits.cpu().numpy())
-        return right, lost, np.concatenate(every)
+                correct += int((logits.argmax(1) == targets[batch]).sum())
+                loss += self._total_loss(logits, targets[batch])
+                all_logits.append(logits.cpu().numpy())
+        return correct, loss, np.concatenate(all_logits)
 
     def _total_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> float:
-        """The sum over a batch."""
+        """The sum of losses over a batch."""
         if self._settings.loss == "cross_entropy":
             return float(functional.cross_entropy(logits, labels, reduction="sum"))
         return float(self._loss(logits, labels)) * len(labels)
@@ -128,7 +128,7 @@ class LocalModel:
         return check_logits(self._model(images), self._settings.model, wanted, self._shape)
 
     def _add(self, penalty: LocalPenalty, start: list[torch.Tensor], linear: list[torch.Tensor]) -> None:
-        """The gradient of strength/2·‖w − w(t)‖² − ⟨linear, w⟩."""
+        """Add the gradient of strength/2·‖w − w(t)‖² − ⟨linear, w⟩."""
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 continue
@@ -138,7 +138,7 @@ class LocalModel:
                 parameter.grad.sub_(linear[index])
 
     def _step(self, velocity: list[torch.Tensor]) -> None:
-        """SGD as in `torch.optim`, whose import alone takes longer than many a round.
+        """A step of SGD as in `torch.optim`, whose import alone takes longer than a short round.
 
         v ← momentum·v + g,    w ← w − learning_rate·v
         """
@@ -162,8 +162,9 @@ class LocalModel:
         with torch.no_grad():
             for tensor, values in zip(self._parameters, self._split(weights), strict=True):
                 tensor.copy_(values)
-            for kept, values in zip(self._kept, _cut(model_buffers, self._kept, self._device), strict=True):
-                kept.copy_(values if kept.is_floating_point() else values.round())
+            pieces = _cut(model_buffers, self._buffers, self._device)
+            for buffer, values in zip(self._buffers, pieces, strict=True):
+                buffer.copy_(values if buffer.is_floating_point() else values.round())
 
     def _split(self, vector: Vector | None) -> list[torch.Tensor]:
         return [] if vector is None else _cut(vector, self._parameters, self._device)
@@ -181,7 +182,7 @@ def _cut(vector: Vector, like: list[Any], device: torch.device) -> list[torch.Te
 
 
 def _torch_seed(seed: int, client: int, round: int) -> int:
-    """For layers that draw at random, such as dropout."""
+    """The seed of layers with randomness, such as dropout."""
     return int(np.random.SeedSequence([seed, client, round + 1, 10]).generate_state(1)[0])
 
 

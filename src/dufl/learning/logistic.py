@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False
 # (Numba carries no types.)
-"""Multinomial logistic regression by local SGD: torch's mathematics without torch's cost per call.
+"""Multinomial logistic regression by local SGD: the same mathematics as torch, without its overhead per call.
 
 With p = softmax(W·x + b), a batch B of the client's samples and y the one-hot label, a step is
 
@@ -9,10 +9,10 @@ With p = softmax(W·x + b), a batch B of the client's samples and y the one-hot 
 
 The logits W·x and the gradient Σ q·xᵀ are nearly all the work, and both are sums of outer products:
 of a few samples, or a few chunks of one sample, with a few classes. So both run on one tile of
-TALL × WIDE vectors of LANES features, which stays in registers; `lanes` has its operations.
+TALL × WIDE vectors of LANES features, which stays in registers; `lanes` defines its operations.
 
-Inside, weights are packed as (chunk of LANES features, class, lane), the biases in lane 0 of
-one last chunk; features and classes are filled up with zeros to whole tiles.
+Internally, weights are packed as (chunk of LANES features, class, lane), with the biases in lane 0 of
+one last chunk; features and classes are padded with zeros to whole tiles.
 """
 
 import numba
@@ -58,22 +58,22 @@ def train_logistic(
     """Weights after local SGD on   F(w) + strength/2·‖w − start‖² − ⟨linear, w⟩ ,   F the mean cross-entropy.
 
     Args:
-        start: where to start, laid out as torch.nn.Linear: weights (classes, features), then biases.
+        start: the initial weights, laid out as in torch.nn.Linear: weights (classes, features), then biases.
         features: (samples, features), in C order; never copied. A tenth faster if every row begins on
             a cache line: the first at a multiple of 64 bytes, and a multiple of 16 features.
-        labels: one a sample, in [0, classes).
+        labels: one per sample, in [0, classes).
         order: (epochs, samples), the order of the samples in each epoch; consecutive runs of it are
             the batches, the last of which may be smaller.
         batch_size: samples per step.
-        learning_rate: as in torch.optim.SGD; likewise the momentum.
-        momentum: of the velocity, which starts at zero.
-        strength: of the pull back to `start`: FedProx's μ; 0 leaves it out, bit for bit.
-        linear: of the linear term, if there is one.
+        learning_rate: as in torch.optim.SGD.
+        momentum: as in torch.optim.SGD; the velocity starts at zero.
+        strength: of the proximal term, FedProx's μ; 0 leaves it out, bit for bit.
+        linear: the vector of the linear term, if there is one.
 
-    The global interpreter lock is released meanwhile.
+    The global interpreter lock is released during training.
     """
     weights = start.copy()
-    tilt = NOTHING if linear is None else np.require(linear, requirements=["C", "W"])  # as it was compiled
+    tilt = NOTHING if linear is None else np.require(linear, requirements=["C", "W"])  # the compiled type
     _train(weights, features, labels, order, batch_size, learning_rate, momentum, strength, tilt)
     return weights
 
@@ -81,9 +81,9 @@ def train_logistic(
 def evaluate_logistic(
     weights: Vector, features: Matrix, labels: Integers, num_classes: int
 ) -> tuple[int, float]:
-    """How many are right, and the sum of the cross-entropies."""
-    right, loss = _evaluate(weights, features, labels, num_classes)
-    return int(right), float(loss)
+    """The number of correct samples, and the sum of the cross-entropies."""
+    correct, loss = _evaluate(weights, features, labels, num_classes)
+    return int(correct), float(loss)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -108,7 +108,7 @@ def _train(
     start = packed.copy() if strength != 0 else packed
     tilt = _pack(linear, num_features, num_classes) if linear.size > 0 else packed
     logits = np.empty((packed.shape[1], _whole(min(batch_size, num_samples), TALL)), dtype=np.float32)
-    errors = np.zeros_like(logits)  # and stays 0 for the classes that only fill up
+    errors = np.zeros_like(logits)  # stays 0 for the classes that are padding
     w, g, v = packed.ravel(), gradient.ravel(), velocity.ravel()
     s, t = start.ravel(), tilt.ravel()
     rate, decay, penalty = np.float32(learning_rate), np.float32(momentum), np.float32(strength)
@@ -140,13 +140,13 @@ def _train(
 
 @numba.njit(cache=True, nogil=True)
 def _whole(size: int, part: int) -> int:
-    """The size filled up to whole parts."""
+    """The size rounded up to a multiple of `part`."""
     return -(-size // part) * part
 
 
 @numba.njit(cache=True, nogil=True)
 def _aligned(shape: tuple[int, int, int]) -> Matrix:
-    """Zeros that begin on a cache line, so that no vector of them straddles two."""
+    """Zeros that begin on a cache line, so that no vector straddles two cache lines."""
     size = shape[0] * shape[1] * shape[2]
     spare = np.zeros(size + LANES, dtype=np.float32)
     first = -(spare.ctypes.data // spare.itemsize) % LANES
@@ -155,7 +155,7 @@ def _aligned(shape: tuple[int, int, int]) -> Matrix:
 
 @numba.njit(cache=True, nogil=True)
 def _pack(flat: Vector, num_features: int, num_classes: int) -> Matrix:
-    """(chunk, class, lane), filled up with zeros; the biases in lane 0 of the last chunk."""
+    """Weights as (chunk, class, lane), padded with zeros; the biases are in lane 0 of the last chunk."""
     whole = _whole(_whole(num_features, LANES) // LANES, TALL)
     packed = _aligned((whole + 1, _whole(num_classes, WIDE), LANES))
     for c in range(num_classes):
@@ -169,14 +169,14 @@ def _pack(flat: Vector, num_features: int, num_classes: int) -> Matrix:
 def _logits(packed: Matrix, features: Matrix, rows: Integers, logits: Matrix) -> None:
     """logits[c, b] = w_c·x_b + bias_c, TALL samples by WIDE classes at a time."""
     num_features, last = features.shape[1], rows.size - 1
-    full = num_features // LANES  # chunks; then there may be one that is not full, a block of its own
+    full = num_features // LANES  # chunks; a partial one, if any, is a block of its own
     for c in range(packed.shape[1]):
         logits[c] = packed[-1, c, 0]
     begin = 0
     while begin * LANES < num_features:
         end = min(begin + BLOCK, full) if begin < full else full + 1
         left = min(num_features - begin * LANES, LANES)
-        for b in range(0, rows.size, TALL):  # filled up with the last sample
+        for b in range(0, rows.size, TALL):  # padded with the last sample
             four = rows[b], rows[min(b + 1, last)], rows[min(b + 2, last)], rows[min(b + 3, last)]
             for c in range(0, packed.shape[1], WIDE):
                 tile = zeros()
@@ -190,8 +190,8 @@ def _logits(packed: Matrix, features: Matrix, rows: Integers, logits: Matrix) ->
 def _gradient(errors: Matrix, features: Matrix, rows: Integers, ahead: Integers, gradient: Matrix) -> None:
     """g_c = Σ_b q[c, b]·x_b, TALL chunks of features by WIDE classes at a time.
 
-    Meanwhile the rows of the next batch are on their way from memory, and those of the next few
-    samples from the second cache to the first.
+    Meanwhile the rows of the next batch are prefetched from memory, and those of the next few samples from
+    the second-level cache into the first.
     """
     bias = gradient.shape[0] - 1
     for j in range(0, bias, TALL):
@@ -224,9 +224,9 @@ def _errors(logits: Matrix, labels: Integers, rows: Integers, num_classes: int, 
 
 @numba.njit(cache=True, nogil=True)
 def _softmax(logits: Matrix, num_classes: int, size: int, powers: Matrix) -> tuple[Vector, Vector]:
-    """The highest logit of a sample and Σ_c e^(logit − highest); `powers` receives what is summed.
+    """The highest logit of a sample and Σ_c e^(logit − highest); the summands are written to `powers`.
 
-    The samples lie along the lanes, so that every loop is one of vectors.
+    The samples lie along the lanes, so that every loop is vectorized.
     """
     highest, total = logits[0, :size].copy(), np.zeros(size, dtype=np.float32)
     for c in range(1, num_classes):
@@ -243,9 +243,9 @@ def _softmax(logits: Matrix, num_classes: int, size: int, powers: Matrix) -> tup
 def _exp(x: np.float32) -> np.float32:
     """e^x = 2^n·e^r for x <= 0, to about 1e-7 (the polynomial in r is Cephes'), 0 below −70; NaN stays NaN.
 
-    Written out because the compiler turns it into vectors, which it cannot do with a call.
+    Written out because the compiler can vectorize it, which it cannot do with a call.
     """
-    # What is next to nothing is nothing: numbers below the normal ones would slow everything down.
+    # Tiny values become 0: subnormal numbers would slow everything down.
     factor = np.float32(0.0) if x < np.float32(-70.0) else np.float32(1.0)
     x = np.float32(-70.0) if x < np.float32(-70.0) else x
     shifted = x * np.float32(1.44269504) + np.float32(12582912.0)  # 1.5·2^23 leaves n in the last bits
@@ -264,11 +264,11 @@ def _exp(x: np.float32) -> np.float32:
 
 @numba.njit(cache=True, nogil=True)
 def _evaluate(weights: Vector, features: Matrix, labels: Integers, num_classes: int) -> tuple[int, float]:
-    """How many are right, and the sum of the cross-entropies."""
+    """The number of correct samples, and the sum of the cross-entropies."""
     packed = _pack(weights, features.shape[1], num_classes)
     logits = np.empty((packed.shape[1], EVALUATED), dtype=np.float32)
     powers = np.empty_like(logits)
-    right, loss = 0, 0.0
+    correct, loss = 0, 0.0
     for first in range(0, labels.size, EVALUATED):
         rows = np.arange(first, min(first + EVALUATED, labels.size))
         _logits(packed, features, rows, logits)
@@ -277,6 +277,6 @@ def _evaluate(weights: Vector, features: Matrix, labels: Integers, num_classes: 
             label, best = labels[first + b], 0
             while best < num_classes - 1 and logits[best, b] != highest[b]:
                 best += 1
-            right += best == label
+            correct += best == label
             loss += np.log(np.float64(total[b])) + (np.float64(highest[b]) - np.float64(logits[label, b]))
-    return right, loss
+    return correct, loss

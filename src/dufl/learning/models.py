@@ -1,7 +1,8 @@
-"""Models by name: logistic regression, a light CNN, ResNet-18, or a user's own `torch.nn.Module`.
+"""Models by name: logistic regression, a light CNN, ResNet-18, or a user-defined `torch.nn.Module`.
 
-Ours have no buffers: normalisation is within a sample, because the batch statistics of small, unequal
-buffers do not average. All take features in [0, 1] and give one logit a class.
+The built-in models have no model buffers. They normalize within a sample, because batch statistics of
+clients with little and unequal data do not average well. All take features in [0, 1] and return one logit per
+class.
 """
 
 import copy
@@ -19,13 +20,13 @@ from dufl.plugins import Spec, accepted_keywords, calling, check_spec, describe,
 
 
 def build(spec: Spec, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> nn.Module:
-    """A model with its initial weights, tried on two samples.
+    """A model with its initial weights, checked on two samples.
 
     Args:
         spec: see `Training.model`.
         shape: of one sample.
-        num_classes: how many logits.
-        seed: decides the initial weights; torch's own generator goes on as if nothing had been drawn.
+        num_classes: the number of logits.
+        seed: determines the initial weights; the state of torch's global generator is preserved.
 
     >>> build("logistic", (1, 8, 8), 10)(torch.zeros(3, 1, 8, 8)).shape
     torch.Size([3, 10])
@@ -35,64 +36,65 @@ def build(spec: Spec, shape: tuple[int, ...], num_classes: int, seed: int = 0) -
         torch.default_generator.manual_seed(seed % 2**64)  # torch.manual_seed would reseed the GPUs too
         known = OURS.get(spec) if isinstance(spec, str) else None
         model = known(shape, num_classes) if known else _own(spec, shape, num_classes)
-        _try(model, describe(spec), shape, num_classes)  # also gives lazy layers their weights
+        _try(model, describe(spec), shape, num_classes)  # also initializes lazy layers
     return model
 
 
 class Logistic(nn.Sequential):
-    """Multinomial logistic regression from zero: the loss is convex, so any start is as good."""
+    """Multinomial logistic regression, initialized with zeros: the loss is convex, so any start will do."""
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(nn.Flatten(), _zeroed(nn.Linear(torch.Size(shape).numel(), num_classes)))
 
 
 class LightCNN(nn.Sequential):
-    """Two normalised convolutions, one of them strided, and a linear layer on the whole grid.
+    """Two normalized convolutions, one of them strided, and a linear layer on the whole grid.
 
-    Chosen from thirty, most pruned after 3 rounds, by FedAvg of 6 clients with 500 samples, 5 epochs a
-    round of plain SGD at 0.01. After 8 rounds it is right on 48.8 and 50.7 % of CIFAR-10 and on 80.2 and
-    79.6 % of SVHN (two seeds each); two bare convolutions with two dense layers on 19.6 % and 18.5 % of
-    them. Averaging the grid away, or a residual block on top, learned more slowly at this step. It takes
-    5.4 M multiplications a picture; one thread of a CPU trained on 1,500 to 2,150 a second.
+    Selected from thirty candidates, most of them discarded after 3 rounds, by FedAvg with 6 clients of 500
+    samples and 5 epochs per round of plain SGD at 0.01. After 8 rounds its accuracy is 48.8 and 50.7 % on
+    CIFAR-10 and 80.2 and 79.6 % on SVHN (two seeds each); two convolutions without normalization and two
+    dense layers reach 19.6 % and 18.5 %. Global average pooling or an additional residual block learned more
+    slowly at this learning rate. It takes 5.4 M multiplications per image; one CPU thread trained on 1,500 to
+    2,150 images per second.
     """
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
-        channels, height, width = _picture(shape, "cnn")
-        places = ((height + 1) // 2 // 2) * ((width + 1) // 2 // 2)
+        channels, height, width = _image_shape(shape, "cnn")
+        positions = ((height + 1) // 2 // 2) * ((width + 1) // 2 // 2)
         super().__init__(
             Standardise(),
-            *_normalised(channels, 32, 5, stride=2),
+            *_normalized(channels, 32, 5, stride=2),
             nn.ReLU(),
-            *_normalised(32, 64, 3),
+            *_normalized(32, 64, 3),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            _zeroed(nn.Linear(64 * places, num_classes)),
+            _zeroed(nn.Linear(64 * positions, num_classes)),
         )
 
 
 class Standardise(nn.Module):
-    """Every picture to mean 0 and deviation 1, whatever its brightness; a flat one becomes zero."""
+    """Scales every image to mean 0 and standard deviation 1; a constant image becomes zero."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """The same for every batch that a picture is in."""
+        """The standardized images; the result does not depend on the rest of the batch."""
         return functional.group_norm(images, 1, eps=1e-3)
 
 
 class ResNet18(nn.Sequential):
-    """ResNet-18 for small pictures: a 3 by 3 stem and no max-pooling.
+    """ResNet-18 for small images: a 3 by 3 stem and no max-pooling.
 
-    GroupNorm, of two groups, stands where BatchNorm was; Reddi et al. 2021, Adaptive Federated Optimization,
-    make the same exchange. With `coarse` it has the stem of the original, which is made for large pictures:
-    of 32 by 32 pixels it leaves 8 by 8 for the blocks, and a sixteenth of the work.
+    GroupNorm with two groups replaces BatchNorm, as in Reddi et al. 2021, Adaptive Federated Optimization.
+    With `coarse` it has the original stem, which is made for large images: it reduces 32 by 32 pixels to 8 by
+    8 for the blocks, with a sixteenth of the work.
     """
 
     def __init__(self, shape: tuple[int, ...], num_classes: int, coarse: bool = False) -> None:
-        channels = _picture(shape, "resnet18-coarse" if coarse else "resnet18")[0]
-        blocks, given = [], 64
+        channels = _image_shape(shape, "resnet18-coarse" if coarse else "resnet18")[0]
+        blocks, channels_in = [], 64
         for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            blocks += [Residual(given, width, stride), Residual(width, width, 1)]
-            given = width
+            blocks += [Residual(channels_in, width, stride), Residual(width, width, 1)]
+            channels_in = width
         super().__init__(
             Standardise(),
             _conv(channels, 64, 7, 2) if coarse else _conv(channels, 64, 3, 1),
@@ -107,24 +109,26 @@ class ResNet18(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """The basic block: two convolutions beside a shortcut."""
+    """The basic block: two convolutions and a shortcut."""
 
-    def __init__(self, given: int, width: int, stride: int) -> None:
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            _conv(given, width, 3, stride),
+            _conv(channels_in, width, 3, stride),
             nn.GroupNorm(2, width),
             nn.ReLU(),
             _conv(width, width, 3, 1),
             nn.GroupNorm(2, width),
         )
-        same = stride == 1 and given == width
+        same = stride == 1 and channels_in == width
         self.shortcut = (
-            nn.Identity() if same else nn.Sequential(_conv(given, width, 1, stride), nn.GroupNorm(2, width))
+            nn.Identity()
+            if same
+            else nn.Sequential(_conv(channels_in, width, 1, stride), nn.GroupNorm(2, width))
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """The shortcut, corrected by the body."""
+        """The rectified sum of shortcut and body."""
         return functional.relu(self.shortcut(images) + self.body(images))
 
 
@@ -136,21 +140,21 @@ OURS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
 }
 
 
-def _conv(given: int, width: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A convolution that a normalisation follows, which makes a bias idle."""
-    conv = nn.Conv2d(given, width, kernel, stride, kernel // 2, bias=False)
+def _conv(channels_in: int, width: int, kernel: int, stride: int) -> nn.Conv2d:
+    """A convolution before a normalization, which makes a bias redundant."""
+    conv = nn.Conv2d(channels_in, width, kernel, stride, kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 
 
-def _normalised(given: int, width: int, kernel: int, stride: int = 1) -> tuple[nn.Module, ...]:
-    """A convolution and its GroupNorm, 16 channels a group, with weights a tenth of the usual.
+def _normalized(channels_in: int, width: int, kernel: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    """A convolution and its GroupNorm, 16 channels per group, with weights a tenth of the usual.
 
-    Normalisation cancels the scale of the weights in what comes out, but not in how fast they turn: a step of
-    SGD turns small weights further. They grow to a fitting scale by themselves.
+    Normalization cancels the scale of the weights in the output, but not in the effective learning rate: a
+    step of SGD changes the direction of small weights more. The weights then grow to a suitable scale.
     """
-    conv = nn.Conv2d(given, width, kernel, stride, kernel // 2, bias=False)
-    nn.init.normal_(conv.weight, std=0.1 * (2 / (given * kernel**2)) ** 0.5)
+    conv = nn.Conv2d(channels_in, width, kernel, stride, kernel // 2, bias=False)
+    nn.init.normal_(conv.weight, std=0.1 * (2 / (channels_in * kernel**2)) ** 0.5)
     return conv, nn.GroupNorm(width // 16, width)
 
 
@@ -160,7 +164,7 @@ def _zeroed(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def _picture(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+def _image_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     if len(shape) != 3 or min(shape[1:]) < 8:
         rule = f"(channels, height, width) of at least 8 by 8 for model {name!r}"
         raise InputError.of("the shape of a sample", rule, shape)
@@ -168,7 +172,7 @@ def _picture(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 
 def _own(spec: Spec, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """A user's own model: made by a class or function, or a copy of an object."""
+    """A user-defined model: made by a class or function, or a copy of an object."""
     maker = resolve("model", spec)
     with calling("model", spec, "while it was made"):
         if isinstance(maker, nn.Module):
@@ -185,12 +189,12 @@ def _own(spec: Spec, shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 def _accepted(maker: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     if getattr(maker, "__init__", None) is nn.Module.__init__:
-        return {}  # its signature takes any keyword, and it raises on every one
+        return {}  # its signature accepts any keyword, but it raises on every one
     return accepted_keywords(maker, offered)
 
 
 def _try(model: nn.Module, name: str, shape: tuple[int, ...], num_classes: int) -> None:
-    """Meet a model that does not fit the samples now, not in the middle of a round."""
+    """Check now, not in the middle of a round, that a model fits the samples."""
     with calling("model", name, f"on two samples of shape {shape}"), torch.no_grad():
         model.eval()
         logits = model(torch.zeros(2, *shape))
@@ -202,7 +206,7 @@ def _try(model: nn.Module, name: str, shape: tuple[int, ...], num_classes: int) 
 
 
 def check_logits(logits: object, name: str, wanted: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
-    """What a model returned, if it is one logit for each of the wanted (samples, classes)."""
+    """The output of a model, checked to be one logit for each of the wanted (samples, classes)."""
     got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if not isinstance(logits, Tensor) or got != wanted:
         rule = f"of shape {wanted} for {wanted[0]} samples of shape {shape} and {wanted[1]} classes"

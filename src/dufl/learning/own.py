@@ -1,7 +1,7 @@
-"""A user's own algorithm or policy, called with care.
+"""Wrappers around user-defined algorithms and policies.
 
-What it is given cannot be changed, what it returns is checked before anything depends on it, and what it
-raises is a `PluginError`: see `plugins`.
+A plugin gets read-only arguments. What it returns is checked before it is used, and its exceptions become
+`PluginError`: see `plugins`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class OwnAlgorithm:
-    """A user's own algorithm."""
+    """A user-defined algorithm."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -41,20 +41,20 @@ class OwnAlgorithm:
         return self._checked_state(state)
 
     def penalty(self, state: State, client: int) -> LocalPenalty:
-        """What is added to a client's loss."""
-        with self._calling(f"pull of client {client}"):
+        """The term that is added to a client's loss."""
+        with self._calling(f"penalty of client {client}"):
             penalty = self._own.penalty(_constant_state(state), client)
-        return self._checked_pull(penalty, client)
+        return self._checked_penalty(penalty, client)
 
     def apply(self, state: State, weights: Vector, updates: Iterable[Update]) -> tuple[Vector, State]:
-        """The next global weights, in memory of their own, and state."""
+        """The next global weights, as a copy, and state."""
         with self._calling("apply"):
-            made = self._own.apply(
+            result = self._own.apply(
                 _constant_state(state), _constant(weights.copy()), _constant_updates(updates)
             )
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise self._refused("what apply returns", "a pair (weights, state)", _kind(made))
-        after, state = made
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._refused("what apply returns", "a pair (weights, state)", _kind(result))
+        after, state = result
         rule = f"of shape {self._shape} and type float32"
         if type(after) is not np.ndarray or after.shape != self._shape or after.dtype != np.float32:
             raise self._refused("the weights that apply returns", rule, _kind(after))
@@ -63,7 +63,7 @@ class OwnAlgorithm:
         return np.array(after), self._checked_state(state)
 
     def _checked_state(self, state: Any) -> State:
-        """A state that a checkpoint can hold, and that nobody can change."""
+        """A read-only state that can be stored in a checkpoint."""
         rule = "a mapping from names to NumPy arrays of numbers"
         if not isinstance(state, Mapping):
             raise self._refused("the state", rule, _kind(state))
@@ -76,8 +76,8 @@ class OwnAlgorithm:
                 raise self._refused(f"{name!r} in the state", "a NumPy array of numbers", _kind(vector))
         return MappingProxyType({name: _constant(vector) for name, vector in vectors.items()})
 
-    def _checked_pull(self, penalty: Any, client: int) -> LocalPenalty:
-        what = f"what pull of client {client} returns"
+    def _checked_penalty(self, penalty: Any, client: int) -> LocalPenalty:
+        what = f"what penalty returns for client {client}"
         if not isinstance(penalty, LocalPenalty):
             raise self._refused(what, "a LocalPenalty", _kind(penalty))
         strength, linear = _real(penalty.strength), penalty.linear
@@ -102,7 +102,7 @@ class OwnAlgorithm:
 
 
 class OwnPolicy:
-    """A user's own policy."""
+    """A user-defined policy."""
 
     def __init__(self, spec: Spec, game: Game, seed: int) -> None:
         self._spec = spec
@@ -120,10 +120,10 @@ class OwnPolicy:
         return number
 
     def size(self, client: int) -> int:
-        """How many samples a client holds in round 0."""
+        """The number of samples that a client holds in round 0."""
         with self._calling(what := f"size of client {client}"):
             size = self._own.size(client)
-        return self._fitting(client, what, self._count(what, size))
+        return self._within_capacity(client, what, self._count(what, size))
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """How many of its `size` samples a client conserves after a round, and how many it collects."""
@@ -133,12 +133,12 @@ class OwnPolicy:
             raise self._refused(what, "a pair (keep, collect)", _kind(step))
         keep, collect = (self._count(what, number) for number in step)
         if keep > size:
-            raise self._refused(what, f"to keep at most the {size:,} samples there are", f"{keep:,}")
-        self._fitting(client, what, keep + collect)
+            raise self._refused(what, f"to keep at most the {size:,} samples in the buffer", f"{keep:,}")
+        self._within_capacity(client, what, keep + collect)
         return keep, collect
 
     def planned_staleness(self, round: int) -> float:
-        """The mean age of all samples that is planned for a round; NaN if none is."""
+        """The planned mean age of all samples in a round; NaN if there is no plan."""
         with self._calling(what := f"planned_staleness of round {round}"):
             staleness = self._own.planned_staleness(round)
         number = _real(staleness)
@@ -151,7 +151,7 @@ class OwnPolicy:
             raise self._refused(what, "integers in [0, 2^63)", _kind(number))
         return int(number)
 
-    def _fitting(self, client: int, what: str, size: int) -> int:
+    def _within_capacity(self, client: int, what: str, size: int) -> int:
         capacity = float(self._capacity[client])
         if size > capacity:
             rule = f"within the client's capacity of {capacity:g}"
@@ -166,7 +166,7 @@ class OwnPolicy:
 
 
 def _constant(array: Array) -> Array:
-    """The array, which cannot be changed any more; a copy if it is a part of one that can."""
+    """The array as a read-only array; a copy if it is a view of a writeable one."""
     base = array.base
     if base is not None and not (isinstance(base, np.ndarray) and not base.flags.writeable):
         array = array.copy()
@@ -175,7 +175,7 @@ def _constant(array: Array) -> Array:
 
 
 def _constant_state(state: State) -> State:
-    """A state as a plugin may see it; what `OwnAlgorithm` returned already is."""
+    """A read-only state; states that `OwnAlgorithm` returned are read-only already."""
     if isinstance(state, MappingProxyType):
         return state
     return MappingProxyType({name: _constant(vector) for name, vector in state.items()})
@@ -189,7 +189,7 @@ def _constant_updates(updates: Iterable[Update]) -> Iterator[Update]:
 
 
 def _real(value: object) -> float | None:
-    """A number as a float; None if it is none."""
+    """A number as a float; None for anything else."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
     try:
@@ -199,7 +199,7 @@ def _real(value: object) -> float | None:
 
 
 def _kind(value: object) -> str:
-    """What a plugin returned, in a few words: arrays by type and shape, numbers as they are."""
+    """A short description of a plugin's return value: arrays by type and shape, numbers as they are."""
     if isinstance(value, np.ndarray):
         return f"{type(value).__name__} of {value.dtype} and shape {value.shape}"
     if isinstance(value, tuple):

@@ -1,7 +1,7 @@
-"""What is paid for fresh data, and what a client's buffer keeps and collects: the plugin of data update.
+"""Policies decide what the server pays for fresh data, and what every buffer keeps and collects.
 
-A policy is anything with the four functions of `Policy`. What it says may depend on the client, the round
-and the size of the buffer, and on nothing else that changes: so a run can be resumed anywhere.
+A policy is any object with the four methods of `Policy`. What they return may depend on the client, the round
+and the size of the buffer, and on no other state. A run can therefore be resumed after any round.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ POLICIES = ("dufl", "static")
 
 
 class Policy(Protocol):
-    """A policy of data update."""
+    """A policy for data updates."""
 
     def payment(self, round: int) -> float:
         """What the server pays in a round, to all clients together."""
         ...
 
     def size(self, client: int) -> int:
-        """How many samples a client holds in round 0."""
+        """The number of samples that a client holds in round 0."""
         ...
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
@@ -34,16 +34,16 @@ class Policy(Protocol):
         ...
 
     def planned_staleness(self, round: int) -> float:
-        """The mean age of all samples that is planned for a round; NaN if none is."""
+        """The planned mean age of all samples in a round; NaN if there is no plan."""
         ...
 
 
 class Planned:
-    """Follows a plan: every client keeps and collects what the plan says, in whole samples.
+    """Follows a plan: every client keeps and collects what the plan says, rounded to integers.
 
     Args:
-        plan: of the same number of rounds and clients as the federation.
-        seed: decides which way volumes are rounded; a run uses its own.
+        plan: a plan with as many rounds and clients as the federation.
+        seed: determines the direction in which volumes are rounded; a run uses its own seed.
     """
 
     def __init__(self, plan: Plan, seed: int = 0) -> None:
@@ -59,11 +59,11 @@ class Planned:
         return self.plan.payment
 
     def size(self, client: int) -> int:
-        """D_k(0), in whole samples."""
+        """D_k(0), rounded to an integer."""
         return int(self._integer(client).size[0])
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
-        """θ·D_k(t) and Δ_k(t), in whole samples."""
+        """θ·D_k(t) and Δ_k(t), rounded to integers."""
         return self._integer(client).step(round, size)
 
     def planned_staleness(self, round: int) -> float:
@@ -80,7 +80,7 @@ def no_update(game: Game) -> Plan:
 
 
 def make_policy(spec: Spec, game: Game, solve: Callable[[], Plan], seed: int) -> Policy:
-    """A policy; `solve` finds the server's plan where one is needed.
+    """A policy from its specification; `solve` is called if the server's plan is needed.
 
     A class or function is called with the game and the seed.
     """

@@ -27,7 +27,7 @@ def _plugin(kind: str, known: tuple[str, ...]) -> Any:
 
 
 def _metrics(value: object) -> dict[str, Spec]:
-    """Metrics by name; those in a list go by the names of their functions."""
+    """Metrics by name; metrics in a list are named after their functions."""
     if isinstance(value, Mapping):
         named = dict(value)
     elif isinstance(value, list | tuple):
@@ -49,7 +49,7 @@ def _metric_name(spec: Spec) -> str:
 
 def _device(name: str) -> str:
     if name.partition(":")[0] not in DEVICES:
-        raise InputError.of("device", f"one of {', '.join(DEVICES)} or cuda:1 and so on", repr(name))
+        raise InputError.of("device", f"one of {', '.join(DEVICES)} or a device such as cuda:1", repr(name))
     return name
 
 
@@ -57,13 +57,13 @@ class Training(Inputs):
     """How a federation trains; the defaults are the paper's.
 
     Attributes:
-        algorithm: "fedavg", "fedprox", "feddyn", or your own; see `dufl.learning.algorithm`.
+        algorithm: "fedavg", "fedprox", "feddyn", or a user-defined one; see `dufl.learning.algorithm`.
         proximal_mu: μ of FedProx.
         feddyn_alpha: α of FedDyn.
-        model: "logistic", "cnn", "resnet18", "resnet18-coarse", or your own `torch.nn.Module`: an object, a
-            class or a function that makes one from `shape` and `num_classes`, as far as it takes them.
-        loss: "cross_entropy", or your own function of (logits, labels) that returns the mean loss of a batch.
-        metrics: your own functions of (labels, logits) on the test samples, by name or in a list.
+        model: "logistic", "cnn", "resnet18", "resnet18-coarse", or a user-defined `torch.nn.Module`: an
+            object, or a class or function that is called with `shape` and `num_classes` if it accepts them.
+        loss: "cross_entropy", or a function of (logits, labels) that returns the mean loss of a batch.
+        metrics: functions of (labels, logits) on the test samples, by name or in a list.
         local_epochs: epochs of local training per round.
         batch_size: samples per step; a smaller buffer is one batch.
         learning_rate: of local SGD.
@@ -72,9 +72,10 @@ class Training(Inputs):
         client_dropout: the probability that a sampled client does not reply.
         precision: "bf16" computes in bfloat16 where torch considers it safe; weights stay in float32.
         seed: of data, initial weights, sampling and local training.
-        device: where torch computes: "cpu", "cuda", "cuda:1", "mps"; "auto" is an accelerator or the CPU.
-        workers: processes or threads that train; 0 is one per core. Results do not depend on it.
-        checkpoint_every: rounds between two checkpoints.
+        device: where torch computes: "cpu", "cuda", "cuda:1", "mps"; "auto" is an accelerator if there is
+            one, otherwise the CPU.
+        workers: the number of processes or threads; 0 is one per core. Results do not depend on it.
+        checkpoint_every: the number of rounds between two checkpoints.
     """
 
     algorithm: Annotated[Spec, _plugin("algorithm", ALGORITHMS)] = "fedavg"
@@ -97,17 +98,17 @@ class Training(Inputs):
 
     @property
     def num_workers(self) -> int:
-        """How many cores train."""
+        """The number of workers: `workers`, or one per core."""
         return self.workers or os.cpu_count() or 1
 
     @property
     def compiled(self) -> bool:
-        """Whether the compiled kernel trains: the logistic model and its loss, on the CPU, in float32."""
+        """Whether the compiled kernel is used: the logistic model and its loss, on the CPU, in float32."""
         plain = self.model == "logistic" and self.loss == "cross_entropy"
         return plain and self.device in ("auto", "cpu") and self.precision == "float32"
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm."""
+        """The algorithm that these settings describe."""
         known: dict[str, Callable[[], Algorithm]] = {
             "fedavg": FedAvg,
             "fedprox": lambda: FedProx(self.proximal_mu),

@@ -1,4 +1,4 @@
-"""What a client has to do in a round, and the order in which it goes through its samples."""
+"""A client's training task in a round, and the order of its samples."""
 
 from dataclasses import dataclass
 
@@ -10,39 +10,39 @@ from dufl.data.samples import Features
 from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.settings import Training
 
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A client's part in a round: which samples, how old, pulled where.
+    """A client's training task in a round: its samples, their ages, and the algorithm's penalty.
 
     Attributes:
-        client: who.
-        round: when.
+        client: the index of the client.
+        round: t.
         indices: of its samples in the pool.
         labels: of its samples.
         ages: of its samples, in rounds.
-        ids: the numbers that tell its samples apart.
-        pull: what the algorithm adds to its loss.
+        ids: unique numbers of its samples.
+        penalty: the term that the algorithm adds to its loss.
     """
 
     client: int
     round: int
-    indices: Whole
-    labels: Whole
-    ages: Whole
-    ids: Whole
+    indices: Integers
+    labels: Integers
+    ages: Integers
+    ids: Integers
     penalty: LocalPenalty
 
     def features(
         self, pool: Features, ageing: Ageing, seed: int, out: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
-        """The aged features of the samples in this round, in `out` if there is one."""
+        """The aged features of the samples in this round, written to `out` if given."""
         return ageing.add_noise(pool, self.indices, self.ages, seed, self.client, self.ids, out)
 
-    def shuffles(self, settings: Training) -> Whole:
-        """The order of the samples in every epoch, one a row; a function of (seed, client, round)."""
+    def shuffles(self, settings: Training) -> Integers:
+        """The order of the samples, one row per epoch; a function of (seed, client, round)."""
         generator = np.random.default_rng([settings.seed, self.client, self.round + 1, 7])
         rows = np.tile(np.arange(len(self.labels)), (settings.local_epochs, 1))
         return generator.permuted(rows, axis=1, out=rows)

@@ -1,7 +1,7 @@
-"""Any torch model, trained by worker processes, one core and one thread each.
+"""Trains any torch model in worker processes, each with one thread on one core.
 
-Two threads on one model collapse when anything else runs on the machine, and cost more than they bring
-on small batches; two processes do not. The data lie in one file without a name that all of them map.
+On small batches a second thread costs more time than it saves, and slows down sharply when anything else runs
+on the machine; a second process does not. All workers map the data from one unnamed temporary file.
 """
 
 import importlib.util
@@ -26,13 +26,13 @@ from dufl.plugins import describe
 
 
 class TorchEngine:
-    """Workers that train with torch."""
+    """An engine whose worker processes train with torch."""
 
     def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training, most: int) -> None:
-        """Start the workers, no more than `most`."""
+        """Start at most `most` workers."""
         device = find_device(settings)
         self._labels, self._metrics = dataset.test.labels, Metrics(settings)
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the engine)
         train, test = self._mapped(simulation.pool.features), self._mapped(dataset.test.features)
         local = settings.replace(algorithm="fedavg", model="logistic", loss="cross_entropy", metrics={})
         setup = Setup(
@@ -73,34 +73,34 @@ class TorchEngine:
         return self.workers.do(Train(weights, model_buffers, task) for task in tasks)
 
     def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Test a model."""
+        """Evaluate a model on the test samples."""
         jobs = (Evaluate(weights, model_buffers, part) for part in parts(len(self._labels)))
         return score(self.workers.do(jobs), self._labels, self._metrics)
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """The weights by their names in the model."""
-        (found,) = self.workers.do([Name(weights, model_buffers)])
-        return dict(found)
+        (named,) = self.workers.do([Name(weights, model_buffers)])
+        return dict(named)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.workers.close()
         self._file.close()
 
 
 def _pickled(settings: Training) -> bytes:
-    """The model and the loss; classes and functions of a notebook or a script are sent by value."""
+    """The pickled model and loss; classes and functions of a notebook or a script are pickled by value."""
     import cloudpickle
 
     try:
         return bytes(cloudpickle.dumps((settings.model, settings.loss)))
-    except Exception as error:  # whatever a user's own objects raise
+    except Exception as error:  # user-defined objects may raise anything
         rule = "one that can be sent to worker processes (by cloudpickle)"
         raise InputError.of("model", rule, describe(settings.model), advice=str(error)) from error
 
 
 def find_device(settings: Training) -> str:
-    """The device to compute on, if it is there."""
+    """The device to compute on, checked to be available."""
     if importlib.util.find_spec("torch") is None:
         name = describe(settings.model)
         raise InputError(f"model {name!r} needs PyTorch: pip install 'dufl[train]'", field="model")
@@ -108,13 +108,12 @@ def find_device(settings: Training) -> str:
         return "cpu"
     import torch
 
-    there = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    there += ["mps"] * torch.backends.mps.is_available()
+    available = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    available += ["mps"] * torch.backends.mps.is_available()
     if settings.device == "auto":
-        return there[0] if there else "cpu"
+        return available[0] if available else "cpu"
     wanted = "cuda:0" if settings.device == "cuda" else settings.device
-    if wanted not in there:
-        raise InputError.of(
-            "device", f"one that is there ({', '.join(['cpu', *there])})", repr(settings.device)
-        )
+    if wanted not in available:
+        rule = f"an available one ({', '.join(['cpu', *available])})"
+        raise InputError.of("device", rule, repr(settings.device))
     return wanted

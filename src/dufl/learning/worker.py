@@ -1,8 +1,7 @@
 """A worker process: trains clients with torch on one core, for the `Workers` that started it.
 
-`main` is a program of its own, which reads pickled jobs from its standard input, writes pickled replies to
-its standard output, and ends with the program that started it: so nothing is left behind when that is
-killed.
+`main` runs as a separate program. It reads pickled jobs from standard input and writes pickled replies to
+standard output. It exits when its parent process exits, so that no workers remain when the parent is killed.
 """
 
 import os
@@ -21,12 +20,12 @@ from dufl.data.samples import Features, Samples
 from dufl.errors import InputError, PluginError, plugin_traceback
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.settings import Training
-from dufl.learning.task import Task, Whole
+from dufl.learning.task import Integers, Task
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """An array in an open file that workers inherit: one copy of the data for all of them."""
+    """An array in an open file that all workers inherit, so that they share one copy of the data."""
 
     descriptor: int
     offset: int
@@ -34,14 +33,14 @@ class Mapped:
     shape: tuple[int, ...]
 
     def array(self) -> Features:
-        """The array, read when it is touched."""
+        """The array, memory-mapped."""
         with os.fdopen(os.dup(self.descriptor), "rb") as stream:
             return np.memmap(stream, self.dtype, "r", self.offset, self.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a worker has to know before its first job."""
+    """The first message to a worker."""
 
     settings: Training
     device: str
@@ -51,8 +50,8 @@ class Setup:
     num_classes: int
     train: Mapped
     test: Mapped
-    test_labels: Whole
-    path: tuple[str, ...]  # where a user's own modules are
+    test_labels: Integers
+    path: tuple[str, ...]  # import path of user-defined modules
     plugins: bytes  # the model and the loss, by cloudpickle: unpickled once `path` is set
     logits: bool  # whether evaluations return them
 
@@ -68,7 +67,7 @@ class Train:
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Test a model on some of the test samples."""
+    """Evaluate a model on some of the test samples."""
 
     weights: Vector
     model_buffers: Vector
@@ -77,14 +76,14 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class Name:
-    """Give the weights as the model knows them."""
+    """Return the weights by their names in the model."""
 
     weights: Vector
     model_buffers: Vector
 
 
 class Worker:
-    """Does jobs."""
+    """Executes jobs."""
 
     def __init__(self, setup: Setup) -> None:
         sys.path[:] = [*setup.path, *(folder for folder in sys.path if folder not in setup.path)]
@@ -97,16 +96,18 @@ class Worker:
         self._model = LocalModel(settings, setup.device, setup.shape, setup.num_classes)
 
     def ready(self) -> tuple[Vector, Vector]:
-        """The model before training."""
+        """The weights and buffers of the model before training."""
         return self._model.state()
 
     def do(self, job: Train | Evaluate | Name) -> Any:
         """The reply to a job."""
         setup, model = self._setup, self._model
         if isinstance(job, Evaluate):
-            some = Samples(self._test[job.part], setup.test_labels[job.part])
-            right, loss, logits = model.evaluate(job.weights, job.model_buffers, some.to_float(), some.labels)
-            return right, loss, logits if setup.logits else None
+            part = Samples(self._test[job.part], setup.test_labels[job.part])
+            correct, loss, logits = model.evaluate(
+                job.weights, job.model_buffers, part.to_float(), part.labels
+            )
+            return correct, loss, logits if setup.logits else None
         if isinstance(job, Name):
             return model.named(job.weights, job.model_buffers)
         task = job.task
@@ -116,9 +117,9 @@ class Worker:
 
 
 def main() -> None:
-    """Read jobs and write replies until there are no more."""
+    """Read jobs and write replies until the input ends."""
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a user's model prints must not come between the replies
+    os.dup2(2, 1)  # output of user-defined models must not corrupt the replies
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     worker: Worker | None = None
     while True:
@@ -133,28 +134,28 @@ def main() -> None:
                 reply = "done", worker.ready()
             else:
                 reply = "done", worker.do(job)
-        except InputError as fault:
-            reply = "refused", (str(fault), fault.field)
-        except PluginError as fault:
-            reply = "raised", (str(fault), plugin_traceback(fault.__cause__ or fault))
-        except Exception as fault:
-            reply = "failed", f"{_what(job)}: {type(fault).__name__}: {fault}\n\n{traceback.format_exc()}"
+        except InputError as error:
+            reply = "refused", (str(error), error.field)
+        except PluginError as error:
+            reply = "raised", (str(error), plugin_traceback(error.__cause__ or error))
+        except Exception as error:
+            reply = "failed", f"{_failure(job)}: {type(error).__name__}: {error}\n\n{traceback.format_exc()}"
         try:
             pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
             replies.flush()
-        except BrokenPipeError:  # nobody is there to read it
+        except BrokenPipeError:  # the parent process is gone
             os._exit(1)
 
 
-def _what(job: object) -> str:
-    """What went wrong, in a few words."""
+def _failure(job: object) -> str:
+    """A short description of a failed job."""
     if isinstance(job, Train):
         return f"training client {job.task.client} in round {job.task.round} failed"
-    return "testing the model failed" if isinstance(job, Evaluate) else "starting a worker failed"
+    return "evaluating the model failed" if isinstance(job, Evaluate) else "starting a worker failed"
 
 
 def _end_with(parent: int) -> None:
-    """End at once when the program that started this one is gone, even in the middle of a job."""
+    """Exit as soon as the parent process is gone, even in the middle of a job."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Worker processes that do jobs; one that dies is replaced and its job is done again."""
+"""A pool of worker processes; a worker that dies is replaced and its job is repeated."""
 
 import os
 import pickle
@@ -15,15 +15,15 @@ from dufl.errors import DuflError, InputError, PluginError, RemoteError
 from dufl.learning.engine import spread
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from dufl.learning.worker import main; main()"
-ATTEMPTS = 3  # deaths over one job before it is given up
+ATTEMPTS = 3  # per job, if the worker dies
 
 
 class WorkerDiedError(Exception):
-    """A worker is gone."""
+    """A worker process ended unexpectedly."""
 
 
 class Process:
-    """One worker: started, set up, and spoken to in turns."""
+    """One worker process, which handles one job at a time."""
 
     def __init__(self, setup: Any, descriptors: Sequence[int]) -> None:
         self._process = subprocess.Popen(
@@ -31,7 +31,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
-            process_group=0,  # Ctrl-C is for the program that started it
+            process_group=0,  # Ctrl-C must reach only the parent process
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         self._setup = setup
@@ -39,11 +39,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     def ready(self) -> Any:
-        """Set it up, once; what it replied."""
+        """Set up the worker, once, and return its reply."""
         if self._started is None:
             self._started = self._call(self._setup)
         return self._started
@@ -60,30 +60,30 @@ class Process:
             pickle.dump(job, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             self._process.stdin.flush()
             kind, reply = pickle.load(self._process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as fault:
-            raise WorkerDiedError from fault
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise WorkerDiedError from error
         if kind == "refused":
-            sentence, field = reply
-            raise InputError(sentence, field=field)
+            message, field = reply
+            raise InputError(message, field=field)
         if kind == "raised":
-            sentence, trace = reply
-            raise PluginError(sentence) from RemoteError(trace)
+            message, trace = reply
+            raise PluginError(message) from RemoteError(trace)
         if kind == "failed":
             raise DuflError(reply)
         return reply
 
     def close(self) -> None:
-        """End it, and wait until it has."""
+        """Kill the process and wait for its end."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with suppress(OSError):  # it died with a job half read
+                with suppress(OSError):  # it died while reading a job
                     stream.close()
 
 
 class Workers:
-    """Some processes that share the jobs."""
+    """A pool of worker processes that share the jobs."""
 
     def __init__(self, count: int, setup: Any, descriptors: Sequence[int]) -> None:
         self._setup, self._descriptors = setup, descriptors
@@ -106,11 +106,11 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """The process ids."""
         return [process.pid for process in self._processes]
 
     def ready(self) -> Any:
-        """What a worker said when it was set up."""
+        """Set up a worker and return its reply."""
         return self._attempt(None)
 
     def do(self, jobs: Iterable[Any]) -> Iterator[Any]:
@@ -133,11 +133,11 @@ class Workers:
         finally:
             self._free.put(index)
         raise DuflError(
-            f"a worker died {ATTEMPTS} times at the same client: if memory is short, set training.workers=1"
+            f"a worker died {ATTEMPTS} times on the same client: if memory is short, set training.workers=1"
         )
 
     def close(self) -> None:
-        """End all of them, whatever they are doing."""
+        """Stop all workers at once, even in the middle of a job."""
         self._closed = True
         for process in self._processes:
             process.close()
