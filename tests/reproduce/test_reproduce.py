@@ -39,7 +39,7 @@ TINY = Scale(
     seeds=1,
     local_epochs=1,
     datasets=("digits",),
-    found=False,
+    skip_missing=False,
     images="digits",
     leaders="digits",
     steps=2,
@@ -99,7 +99,7 @@ def test_nothing_is_run_twice(games: tuple[Path, dict[str, Any]]) -> None:
 
 def test_the_claims_of_the_updates_can_fail() -> None:
     offers = ("*", "θ = 0.12", "θ = 0.82", "θ = 0.92", "R = 13.18", "R = 203.18", "R = 423.18")
-    flat = {name: {c: np.ones(100) for c in updates.COURSES} for name in offers}
+    flat = {name: {c: np.ones(100) for c in updates.TRAJECTORIES} for name in offers}
     assert not any(holds for _, holds, _ in updates.judge(flat))
 
 
@@ -242,7 +242,7 @@ def test_numbers_at_another_setting_are_not_held_against_the_paper() -> None:
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("dataset,policy\ndigits,dufl\n")
-    with pytest.raises(InputError, match=r"table.csv must be what a reproduction wrote"):
+    with pytest.raises(InputError, match=r"table.csv must be a file that a reproduction wrote"):
         reproduce(["table"], TINY, tmp_path, SMALL, ["fedavg", "1.25"], force=True)
 
 
@@ -321,11 +321,11 @@ def test_the_command(dufl_command: Any, tmp_path: Path) -> None:
     (tmp_path / "reproduction.json").write_text("nonsense")
     code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path), "--force")
     assert code == 2
-    assert "reproduction.json must be what a reproduction wrote" in err
+    assert "reproduction.json must be a file that a reproduction wrote" in err
     (tmp_path / "reproduction.json").write_text('{"clients": {"claims": []}}')
     code, _, err = dufl_command("reproduce", "clients", "--out", str(tmp_path), "--force")
     assert code == 2
-    assert "reproduction.json must be what a reproduction wrote: clients is not whole" in err
+    assert "reproduction.json must be a file that a reproduction wrote: clients is incomplete" in err
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_data_that_came_later_join_the_quick_table(tmp_path: Path, monkeypatch: 
     folder = real("mnist")
     monkeypatch.delenv("DUFL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    few = replace(TINY, datasets=("digits", "mnist"), found=True)
+    few = replace(TINY, datasets=("digits", "mnist"), skip_missing=True)
     changes = ["num_rounds=3"]
     before = reproduce(["table"], few, tmp_path, changes, ["fedavg", "1.25"])["table"]
     assert {row["dataset"] for row in before["rows"]} == {"digits"}

@@ -1,4 +1,4 @@
-"""Figure 2: what a client earns if it collects optimally, at random, or nothing, among few or many."""
+"""Figure 2: a client's utility if it collects optimally, at random or nothing, by the number of clients."""
 
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ STRATEGIES = ("optimal", "random", "zero")
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
-    """One offer, that of Algorithm 1 for 15 clients, made to smaller and larger federations.
+    """Make one offer, that of Algorithm 1 for 15 clients, to smaller and larger federations.
 
-    A larger federation has all clients of a smaller one, and those of the smallest are looked at.
+    A larger federation contains all clients of a smaller one. Utilities are averaged over the clients of the
+    smallest.
     """
     rows: list[dict[str, Any]] = []
     worst = np.inf
@@ -32,18 +33,18 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         for number in SIZES:
             game = Game(clients=everyone.take(slice(number)))
             plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
-            people, rate = game.clients, plan.conservation_rate
-            chosen = {
+            clients, rate = game.clients, plan.conservation_rate
+            trajectories = {
                 "optimal": (plan.volume, plan.collection),
-                "random": random_strategy(people.initial_volume, plan.collection, rate, draw),
-                "zero": zero_strategy(people.initial_volume, game.num_rounds, rate),
+                "random": random_strategy(clients.initial_volume, plan.collection, rate, draw),
+                "zero": zero_strategy(clients.initial_volume, game.num_rounds, rate),
             }
-            earned = {
-                name: client_utility(people, plan.payment, *course, plan.total_volume)
-                for name, course in chosen.items()
+            utility = {
+                name: client_utility(clients, plan.payment, *trajectory, plan.total_volume)
+                for name, trajectory in trajectories.items()
             }
-            worst = min(worst, *(float((earned["optimal"] - earned[n]).min()) for n in STRATEGIES[1:]))
-            means = {name: float(values[: SIZES[0]].mean()) for name, values in earned.items()}
+            worst = min(worst, *(float((utility["optimal"] - utility[n]).min()) for n in STRATEGIES[1:]))
+            means = {name: float(values[: SIZES[0]].mean()) for name, values in utility.items()}
             rows.append({"draw": draw, "clients": number, "payment": plan.payment} | means)
         advance((draw + 1) / scale.draws)
     mean = {

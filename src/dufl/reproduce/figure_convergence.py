@@ -18,11 +18,11 @@ FEW = 8  # iterations
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
-    """Run the loop as it is printed, damped, and with Bayesian search; see when each comes to rest."""
+    """Run the loop as printed, damped, and with Bayesian search; find the iteration at which each settles."""
     plans: dict[tuple[str, int], Plan] = {}
     for draw in range(scale.draws):
-        for kind, how in KINDS.items():
-            plans[kind, draw] = solve(game_of(draw), method="algorithm1", algorithm1=how)
+        for kind, options in KINDS.items():
+            plans[kind, draw] = solve(game_of(draw), method="algorithm1", algorithm1=options)
             advance(len(plans) / (scale.draws * len(KINDS)))
     traces = {key: _trace(plan) for key, plan in plans.items()}
     rows = [
@@ -56,7 +56,7 @@ def _change(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 
 def settled(trace: Trace) -> int:
-    """The iteration from which on R stays within 1 % and θ within 0.01 of where they end."""
+    """The iteration after which R stays within 1 % and θ within 0.01 of their final values."""
     away = (np.abs(trace.payment / trace.payment[-1] - 1) > 0.01) | (
         np.abs(trace.conservation_rate - trace.conservation_rate[-1]) > 0.01
     )
@@ -122,10 +122,14 @@ def _draw(traces: dict[tuple[str, int], Trace], out: Path) -> list[Path]:
                 low, high = curves.min(axis=0), curves.max(axis=0)
                 panel.fill_between(iterations, low, high, color=colour, alpha=0.2, lw=0)
                 if kind == "damped":
-                    found = np.array([getattr(t, what) for (k, _), t in traces.items() if k == "bayesian"])
-                    said = f"{label}, Bayesian search"
+                    bayesian = np.array([getattr(t, what) for (k, _), t in traces.items() if k == "bayesian"])
                     lines += panel.plot(
-                        iterations, found.mean(axis=0), "x", color=colour, markersize=4, label=said
+                        iterations,
+                        bayesian.mean(axis=0),
+                        "x",
+                        color=colour,
+                        markersize=4,
+                        label=f"{label}, Bayesian search",
                     )
             other.set(ylim=(0, 1), ylabel="θ")
             other.grid(visible=False)

@@ -1,4 +1,4 @@
-"""Figure 3: how the server's (R, θ) moves with the time sensitivity σ, and where updating begins."""
+"""Figure 3: the server's (R, θ) by time sensitivity σ, and the σ above which data is updated."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ PAPER_THRESHOLD = 0.41
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
-    """Plan for every σ with both leaders, and look for the σ at which an update begins to pay."""
+    """Plan for every σ with both leaders, and find the σ above which an update pays off."""
     rows: list[dict[str, Any]] = []
     thresholds: dict[str, list[float]] = {leader: [] for leader in LEADERS}
     for draw in range(scale.draws):
@@ -61,7 +61,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
 
 
 def noise_note(steps: int) -> str:
-    """An experiment on the threshold: whether some ψ, which the paper does not give, explains it."""
+    """An experiment on the threshold: does another ψ, which the paper does not state, explain it?"""
     tried = _tried("sampling_noise", (0.5, 1.0, 2.0, 5.0), steps)
     return (
         "Would another ψ move the threshold to the paper's 0.41? Threshold of Algorithm 1, and its (R, θ) at "
@@ -70,22 +70,22 @@ def noise_note(steps: int) -> str:
 
 
 def weight_note(steps: int) -> str:
-    """The same with γ, in case it is not the 10⁻⁴ that the paper gives."""
+    """The same experiment with γ, in case it is not the paper's 10⁻⁴."""
     tried = _tried("payment_weight", (1e-4, 5e-4), steps)
     return f"And another γ? By γ: {tried}."
 
 
 def _tried(name: str, values: Sequence[float], steps: int) -> str:
-    said = []
+    results = []
     for value in values:
         at = threshold(0, "algorithm1", steps, **{name: value})
         plan = plan_of(0, 0.75, "algorithm1", **{name: value})
-        said.append(f"{value:g}: {at:.2f}, ({plan.payment:.1f}, {plan.conservation_rate:.2f})")
-    return "; ".join(said)
+        results.append(f"{value:g}: {at:.2f}, ({plan.payment:.1f}, {plan.conservation_rate:.2f})")
+    return "; ".join(results)
 
 
 def plan_of(draw: int, sigma: float, leader: str, **others: float) -> Plan:
-    """The plan of a leader; Algorithm 1 with the damped update, which comes to rest."""
+    """The plan of a leader; Algorithm 1 with the damped update, which converges."""
     game = game_of(draw, time_sensitivity=sigma, **others)
     if leader == "stackelberg":
         return solve(game)
@@ -93,7 +93,7 @@ def plan_of(draw: int, sigma: float, leader: str, **others: float) -> Plan:
 
 
 def threshold(draw: int, leader: str, steps: int, **others: float) -> float:
-    """The σ below which a leader pays nothing, by bisection of [0, 1.25]."""
+    """The σ below which a leader pays nothing, found by bisection of [0, 1.25]."""
     low, high = 0.0, 1.25
     for _ in range(steps):
         middle = (low + high) / 2
@@ -101,9 +101,10 @@ def threshold(draw: int, leader: str, steps: int, **others: float) -> float:
     return (low + high) / 2
 
 
-def _claims(leader: str, curves: dict[str, Any], found: list[float]) -> list[Finding]:
+def _claims(leader: str, curves: dict[str, Any], thresholds: list[float]) -> list[Finding]:
     payment, rate = curves["payment"], curves["conservation_rate"]
-    at = f"{min(found):.3f} to {max(found):.3f}" if len(found) > 1 else f"{found[0]:.3f}"
+    low, high = min(thresholds), max(thresholds)
+    at = f"{low:.3f} to {high:.3f}" if len(thresholds) > 1 else f"{low:.3f}"
     return [
         Finding(
             f"{leader}: R rises with σ",
@@ -118,7 +119,7 @@ def _claims(leader: str, curves: dict[str, Any], found: list[float]) -> list[Fin
         ),
         Finding(
             f"{leader}: below some σ > 0 nothing is updated",
-            min(found) > 0.02,
+            low > 0.02,
             f"below σ = {at} here; the paper says {PAPER_THRESHOLD}",
         ),
     ]

@@ -19,7 +19,7 @@ NOISES = (0.5, 4.0, 16.0)
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES) -> Item:
-    """Train with each of the seven offers and with the anticipating leader's."""
+    """Train with each of the seven offers and with the offer of the Stackelberg leader."""
     base = Experiment.from_toml(changes={**on(scale.images, scale.local_epochs), **changes})
     best = solve(base.game)
     wanted = offers(base.game) | {STACKELBERG: (best.payment, best.conservation_rate)}
@@ -56,13 +56,13 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_C
 
 
 def config_of(scale: Scale, payment: float, rate: float, changes: Changes) -> Experiment:
-    """The paper's setting with a fixed offer to the clients."""
+    """The paper's setting with a fixed offer."""
     setting = {**on(scale.images, scale.local_epochs), **changes}
     return Experiment.from_toml(changes=setting).fixed(payment, rate)
 
 
 def cost_note(game: Game, payment: float) -> str:
-    """An experiment on the lowest cost: where it is, if the clients are left to answer."""
+    """An experiment on the lowest cost: the θ with the lowest cost if the clients respond to it."""
     rates = np.linspace(0, 1, 51)
     costs = [equilibrium(game, payment=payment, conservation_rate=rate).server_cost for rate in rates]
     least = int(np.argmin(costs))
@@ -76,7 +76,7 @@ def cost_note(game: Game, payment: float) -> str:
 def ageing_note(
     scale: Scale, out: Path, wanted: dict[str, tuple[float, float]], advance: Advance, changes: Changes
 ) -> str:
-    """An experiment on a θ that is too large: how fast samples must age for it to do harm."""
+    """An experiment on a θ that is too large: how fast samples must age for it to reduce accuracy."""
     names = [f"θ = {RATES[0]}", "*", *(f"θ = {rate}" for rate in RATES[1:])]
     configs = {
         f"noise={noise:g}-{number}": Experiment.from_toml(
@@ -93,7 +93,7 @@ def ageing_note(
     folder = out / "server-ageing"
     runs = train_all(configs, folder, lambda share, now="": advance(0.9 + 0.1 * share, now))
     dataset = next(iter(configs.values())).data.dataset
-    said = "; ".join(
+    results = "; ".join(
         f"{noise:g}: " + ", ".join(f"{100 * late(runs[f'noise={noise:g}-{k}']):.1f} %" for k in range(4))
         for noise in NOISES
     )
@@ -101,17 +101,17 @@ def ageing_note(
         "When does a large θ make the model worse? It means more data, and older data; how much the age "
         "hurts is for `data.noise_scale` to say, which the paper does not print. Accuracy of logistic "
         f"regression on {dataset} at θ = {RATES[0]}, θ*, {RATES[1]} and {RATES[2]}, by `noise_scale` "
-        f"(0.5 is what brings Table 1 about): {said}."
+        f"(0.5 is what brings Table 1 about): {results}."
     )
 
 
 def late(run: Run) -> float:
-    """The accuracy over the last tenth of the rounds, which is steadier than that of the last alone."""
+    """The mean accuracy over the last tenth of the rounds, which varies less than that of the last round."""
     return float(np.mean([record.accuracy for record in run.records[-max(1, len(run.records) // 10) :]]))
 
 
 def judge(accuracy: dict[str, float], cost: dict[str, float]) -> list[Finding]:
-    """What the paper says of these curves."""
+    """The paper's claims about these curves, checked."""
     others = {name: value for name, value in cost.items() if name not in ("*", STACKELBERG)}
     rich = [accuracy[f"R = {payment}"] for payment in PAYMENTS[1:]]
     rates = [accuracy[f"θ = {rate}"] for rate in RATES]

@@ -1,4 +1,4 @@
-"""The appendix's six panels: collection, volume and staleness over the rounds, for seven offers."""
+"""The six panels of the appendix: collection, volume and staleness over the rounds, for seven offers."""
 
 from pathlib import Path
 from typing import Any
@@ -14,29 +14,29 @@ from dufl.reproduce.item import Advance, Finding, Item, Scale, game_of, settings
 
 RATES = (0.12, 0.82, 0.92)  # at the optimal payment
 PAYMENTS = (13.18, 203.18, 423.18)  # at the optimal rate
-COURSES = ("collection", "volume", "staleness")
+TRAJECTORIES = ("collection", "volume", "staleness")
 
 
 def offers(game: Game) -> dict[str, tuple[float, float]]:
     """(R, θ)* of Algorithm 1 and the paper's six deviations from it."""
     best = solve(game, method="algorithm1", algorithm1=FIXED_POINT)
-    found = {"*": (best.payment, best.conservation_rate)}
-    found |= {f"θ = {rate}": (best.payment, rate) for rate in RATES}
-    return found | {f"R = {payment}": (payment, best.conservation_rate) for payment in PAYMENTS}
+    pairs = {"*": (best.payment, best.conservation_rate)}
+    pairs |= {f"θ = {rate}": (best.payment, rate) for rate in RATES}
+    return pairs | {f"R = {payment}": (payment, best.conservation_rate) for payment in PAYMENTS}
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
-    """The clients' equilibrium for each offer."""
+    """Compute the clients' equilibrium for each offer."""
     rows: list[dict[str, Any]] = []
     holds: dict[str, list[tuple[bool, str]]] = {}
     drawn: list[dict[str, Any]] = []
     for draw in range(scale.draws):
         means = {
-            name: courses(equilibrium(game_of(draw), payment=payment, conservation_rate=rate))
+            name: mean_trajectories(equilibrium(game_of(draw), payment=payment, conservation_rate=rate))
             for name, (payment, rate) in offers(game_of(draw)).items()
         }
         rows += [
-            {"draw": draw, "offer": name, "round": t} | {c: float(mean[c][t]) for c in COURSES}
+            {"draw": draw, "offer": name, "round": t} | {c: float(mean[c][t]) for c in TRAJECTORIES}
             for name, mean in means.items()
             for t in range(len(mean["volume"]))
         ]
@@ -46,9 +46,9 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
         advance((draw + 1) / scale.draws)
     claims = [
         Finding(
-            statement, all(ok for ok, _ in found), "; ".join(dict.fromkeys(text for _, text in found[:2]))
+            statement, all(ok for ok, _ in checks), "; ".join(dict.fromkeys(text for _, text in checks[:2]))
         )
-        for statement, found in holds.items()
+        for statement, checks in holds.items()
     ]
     written = [write_rows(out / "updates.csv", rows), *_draw(drawn, out)]
     settings = {
@@ -62,7 +62,7 @@ def reproduce(scale: Scale, out: Path, advance: Advance) -> Item:
 
 
 def early_note() -> str:
-    """An experiment on the one claim that fails: who begins with next to nothing collects as it says."""
+    """An experiment on the one claim that fails: it holds for clients with very few initial samples."""
     first = {}
     for volume in (1000, 300, 100, 10):
         game = Game(clients=Clients.draw(15, 0, initial_volume=volume))
@@ -71,25 +71,25 @@ def early_note() -> str:
             equilibrium(game, payment=payment, conservation_rate=r) for r in (RATES[0], best, *RATES[1:])
         ]
         first[volume] = [float(plan.collection[0].mean()) for plan in plans]
-    told = "; ".join(
+    results = "; ".join(
         f"{volume:,} samples: {', '.join(f'{value:.0f}' for value in values)}"
         for volume, values in first.items()
     )
-    since = [volume for volume, values in first.items() if _rises(values)]
+    rising = [volume for volume, values in first.items() if _rises(values)]
     holds = (
-        f"With {' and '.join(f'{volume:,}' for volume in since)} samples it is so in the first round."
-        if since
+        f"With {' and '.join(f'{volume:,}' for volume in rising)} samples it is so in the first round."
+        if rising
         else "With none of these is it so."
     )
     return (
         "Does a larger θ collect more early? It makes a sample last, which is a reason to collect more, but "
         "also keeps more of the first buffer, which is a reason to collect less. Mean Δ(0) at θ = 0.12, θ*, "
-        f"0.82 and 0.92, for clients that begin with {told}. {holds}"
+        f"0.82 and 0.92, for clients that begin with {results}. {holds}"
     )
 
 
-def courses(plan: Plan) -> dict[str, Any]:
-    """Means over the clients, a round each; S over all samples."""
+def mean_trajectories(plan: Plan) -> dict[str, Any]:
+    """Means over the clients, one per round; the mean of S is over all samples."""
     return {
         "collection": plan.collection.mean(axis=1),
         "volume": plan.volume.mean(axis=1),
@@ -98,7 +98,7 @@ def courses(plan: Plan) -> dict[str, Any]:
 
 
 def judge(means: dict[str, Any]) -> list[tuple[str, bool, str]]:
-    """What the paper says of these curves, each with a number."""
+    """The paper's claims about these curves: statement, whether it holds, and the measured values."""
     by_rate = [means[name] for name in ("θ = 0.12", "*", "θ = 0.82", "θ = 0.92")]
     by_payment = [means[name] for name in ("R = 13.18", "*", "R = 203.18", "R = 423.18")]
     early = [float(m["collection"][:3].mean()) for m in by_rate]
@@ -137,7 +137,7 @@ def _draw(drawn: list[dict[str, Any]], out: Path) -> list[Path]:
     with style():
         figure, axes = new_figure(10.5, 5.6, nrows=2, ncols=3)
         for row, group in enumerate(groups):
-            for column, name in enumerate(COURSES):
+            for column, name in enumerate(TRAJECTORIES):
                 for offer, colour in zip(group, (BLUE, ORANGE, GREEN, RED), strict=True):
                     label = "(R, θ)*" if offer == "*" else offer
                     line = "-" if offer == "*" else "--"

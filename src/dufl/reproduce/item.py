@@ -1,4 +1,4 @@
-"""What every item of the reproduction shares: claims that can fail, a scale, and its files."""
+"""What all items of the reproduction share: claims that can fail, scales, and output files."""
 
 import csv
 import io
@@ -16,24 +16,24 @@ NO_CHANGES: Changes = {}
 
 
 class Advance(Protocol):
-    """Told how much of an item is done and, if it is long, what is at work."""
+    """A callback for the progress of an item."""
 
     def __call__(self, share: float, now: str = "") -> None:
-        """Show it."""
+        """Called with the completed share of the work and, for long items, the current step."""
 
 
 def unwatched(share: float, now: str = "") -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the paper shows, and whether it is so here.
+    """A claim, and whether it holds here.
 
     Attributes:
-        statement: what is claimed.
-        holds: whether it is so.
-        measured: by how much, in numbers.
+        statement: the claim.
+        holds: whether it holds.
+        measured: the measured values, as text.
     """
 
     statement: str
@@ -41,23 +41,23 @@ class Finding:
     measured: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "holds", bool(self.holds))  # not NumPy's
+        object.__setattr__(self, "holds", bool(self.holds))  # not a NumPy bool
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an item is run.
+    """The scale of a reproduction.
 
     Attributes:
         name: quick or paper.
-        draws: how many draws of the clients' costs the items of the game are run for.
-        seeds: of training, for the runs of logistic regression; others are trained once.
-        epochs: of local training; the paper has 20.
+        draws: the number of draws of the clients' costs in items without training.
+        seeds: the number of training seeds for logistic regression; other models are trained once.
+        local_epochs: epochs of local training per round; the paper has 20.
         datasets: of the table.
-        found: whether datasets of the table that are not on this machine are left out.
-        pictures: the dataset of the figure on the server's strategy.
+        skip_missing: whether datasets of the table that are not on this machine are skipped.
+        images: the dataset of the figure on the server's strategy.
         leaders: the dataset on which the two leaders are compared.
-        steps: how often an interval is halved where a threshold is looked for.
+        steps: the number of bisection steps in the search for a threshold.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Scale:
     seeds: int
     local_epochs: int
     datasets: tuple[str, ...]
-    found: bool
+    skip_missing: bool
     images: str
     leaders: str
     steps: int
@@ -77,7 +77,7 @@ QUICK = Scale(
     seeds=1,
     local_epochs=20,
     datasets=("digits", "mnist", "fmnist"),
-    found=True,
+    skip_missing=True,
     images="digits",
     leaders="digits",
     steps=5,
@@ -88,7 +88,7 @@ PAPER = Scale(
     seeds=2,
     local_epochs=20,
     datasets=("mnist", "fmnist", "svhn", "cifar10", "cifar100"),
-    found=False,
+    skip_missing=False,
     images="cifar10",
     leaders="fmnist",
     steps=10,
@@ -98,16 +98,16 @@ SCALES = {scale.name: scale for scale in (QUICK, PAPER)}
 
 @dataclass(frozen=True)
 class Item:
-    """What came of an item.
+    """The result of an item.
 
     Attributes:
         name: of the item.
-        claims: of the paper, checked.
-        settings: with which it was run, in words that people read.
-        files: that were written.
-        notes: what experiments on a difference from the paper found, a sentence or two each.
-        rows: the numbers themselves, where people want to see them beside the claims.
-        seconds: of training, also in earlier calls; 0 if nothing is trained.
+        claims: the checked claims.
+        settings: the settings of the item, as shown to readers.
+        files: the names of the files that were written.
+        notes: results of experiments that explain differences from the paper, one or two sentences each.
+        rows: the numbers, if they are shown beside the claims.
+        seconds: the training time, including earlier calls; 0 if nothing is trained.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Item:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For `reproduction.json`."""
+        """The item as a dictionary for `reproduction.json`."""
         return asdict(self) | {"holds": all(claim.holds for claim in self.claims)}
 
 
@@ -129,12 +129,12 @@ def game_of(draw: int, **values: Any) -> Game:
 
 
 def settings_of(game: Game) -> dict[str, Any]:
-    """What is told of a game beside its results."""
+    """The settings of a game that are shown beside its results."""
     return {"rounds": game.num_rounds, "clients": game.clients.size}
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write a CSV file with one line a row."""
+    """Write a CSV file with one line per row."""
     listed = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(listed[0]), lineterminator="\n")

@@ -1,4 +1,4 @@
-"""All items by name, run one after the other; a finished one is not run again."""
+"""All items by name. They run one after the other; finished items are not repeated."""
 
 import json
 import time
@@ -33,16 +33,16 @@ ITEMS: dict[str, Callable[..., Item]] = {
     "table": table1.reproduce,
     "leaders": leaders.reproduce,
 }
-TRAINED = {  # items that take changes of the configuration, but of these keys, which they set themselves
+TRAINED = {  # items that accept changes to the configuration, with the keys that they set themselves
     "server": figure_server.FIXED,
     "table": table1.FIXED,
     "leaders": leaders.FIXED,
 }
-_PARTS = {"claims", "settings", "files", "notes", "run", "seconds"}  # of an item that was run
+_PARTS = {"claims", "settings", "files", "notes", "run", "seconds"}  # of a finished item
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The items that were asked for; all if none was."""
+    """The named items; all items if no name is given."""
     for name in names:
         if name not in (*ITEMS, "all"):
             raise InputError(unknown_key(name, dict.fromkeys([*ITEMS, "all"]), " (an item)"))
@@ -58,19 +58,19 @@ def reproduce(
     begin: Callable[[str], Advance] = lambda _: unwatched,
     force: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run items and write reproduction.json after each; what is there and was run likewise is kept.
+    """Run items and write reproduction.json after each; finished items with the same inputs are kept.
 
     Args:
-        names: of items; none is all.
-        scale: how large.
-        out: where everything goes.
-        changes: of the experiments of trained items, by key.
-        only: which cells of the table; see `table1.cells`.
-        begin: called with the name of an item, for a function that is told how far it has come.
-        force: write even where there is something else.
+        names: of items; all items if empty.
+        scale: the scale of the reproduction.
+        out: the output directory.
+        changes: changes to the experiments of trained items, by key.
+        only: the cells of the table to train; see `table1.cells`.
+        begin: called with the name of an item; returns the callback for its progress.
+        force: write even if the directory contains something else.
     """
     wanted = chosen(names)
-    needed = _needed(wanted, scale, changes, only)  # what is wrong is met before hours of work
+    needed = _needed(wanted, scale, changes, only)  # raises before hours of work
     path = out / "reproduction.json"
     done = _read(path)
     keys = {name: _key(name, scale, changes, only, needed) for name in wanted}
@@ -92,7 +92,7 @@ def reproduce(
 def _needed(
     wanted: Sequence[str], scale: Scale, changes: Changes, only: Sequence[str]
 ) -> dict[str, list[str]]:
-    """The datasets of each item that is trained; names and changes that cannot be are refused."""
+    """The datasets of each trained item; raises `InputError` for invalid names and changes."""
     data_dir = Experiment.from_toml(changes=changes).data.data_dir
     cells = table1.cells(scale, only, data_dir)
     trained = [name for name in wanted if name in TRAINED]
@@ -117,7 +117,7 @@ def _needed(
 def _key(
     name: str, scale: Scale, changes: Changes, only: Sequence[str], needed: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """With what an item is run: the same again is not run again."""
+    """The inputs of an item; an item with the same inputs is not repeated."""
     key: dict[str, Any] = {"scale": scale.name}
     if name in TRAINED:
         key["changes"] = of_the_setting(changes)
@@ -127,7 +127,7 @@ def _key(
 
 
 def _check_data(datasets: Iterable[str], changes: Changes) -> None:
-    """Load every dataset once: one that is missing or damaged is met before anything is trained."""
+    """Load every dataset once, so that a missing or damaged one is reported before any training."""
     for dataset in sorted(datasets):
         Experiment.from_toml(changes={"data.dataset": dataset, **changes}).data.load()
 
@@ -138,8 +138,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         done = dict(json.loads(path.read_text(encoding="utf-8")))
         lacking = [name for name, item in done.items() if not dict(item).keys() >= _PARTS]
-    except (OSError, ValueError, TypeError) as fault:
-        raise InputError(f"{path} must be what a reproduction wrote: {fault}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} must be a file that a reproduction wrote: {error}") from None
     if lacking:
-        raise InputError(f"{path} must be what a reproduction wrote: {', '.join(lacking)} is not whole")
+        names = ", ".join(lacking)
+        raise InputError(f"{path} must be a file that a reproduction wrote: {names} is incomplete")
     return done

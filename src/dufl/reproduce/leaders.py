@@ -1,4 +1,4 @@
-"""Both leaders, trained: what each pays, and how accurate the model is, also for the same money."""
+"""Both leaders, trained: what each pays and the accuracy it reaches, also at equal payments."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ EQUAL = 0.5
 
 
 def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES) -> Item:
-    """Train with the plan of each leader, and with that of each if it must pay what the other pays."""
+    """Train with the plan of each leader, at its own payment and at the payment of the other."""
     changes_of = {
         (sigma, leader, payer, seed): {
             **on(scale.leaders, scale.local_epochs),
@@ -39,9 +39,9 @@ def reproduce(scale: Scale, out: Path, advance: Advance, changes: Changes = NO_C
         for leader in LEADERS
     }
     configs: dict[str, Experiment] = {}
-    for (sigma, leader, payer, seed), how in changes_of.items():
+    for (sigma, leader, payer, seed), setting in changes_of.items():
         payment = payments[sigma, payer]
-        experiment = Experiment.from_toml(changes=how)
+        experiment = Experiment.from_toml(changes=setting)
         fixed = experiment if leader == payer else experiment.fixed(payment=payment)
         configs[_name(sigma, leader, payer, seed)] = fixed
     runs = train_all(configs, out / "leaders", advance)
@@ -87,7 +87,7 @@ def _row(sigma: float, leader: str, payer: str, runs: list[Run]) -> dict[str, An
 
 
 def judge(rows: list[dict[str, Any]]) -> list[Finding]:
-    """What anticipating is worth; none of this is in the paper."""
+    """Claims about the value of anticipating the clients; none of them is in the paper."""
     by = {(r["time_sensitivity"], r["leader"], r["payment_of"]): r for r in rows}
     claims = []
     for sigma in SIGMAS:
@@ -107,12 +107,12 @@ def judge(rows: list[dict[str, Any]]) -> list[Finding]:
                 f"{new['accuracy']:.1f} %, not {old['accuracy']:.1f} %: {lost:.1f} points",
             ),
         ]
-        for payer, said in (("algorithm1", "Algorithm 1"), ("stackelberg", "the anticipating leader")):
+        for payer, name in (("algorithm1", "Algorithm 1"), ("stackelberg", "the anticipating leader")):
             one, two = by[sigma, "algorithm1", payer], by[sigma, "stackelberg", payer]
             gain = two["accuracy"] - one["accuracy"]
             claims.append(
                 Finding(
-                    f"σ = {sigma}: for the money of {said}, anticipating is no less accurate, "
+                    f"σ = {sigma}: for the money of {name}, anticipating is no less accurate, "
                     f"within {EQUAL} points",
                     gain >= -EQUAL,
                     f"{two['accuracy']:.1f} % at θ = {two['conservation_rate']:.2f}, Algorithm 1 "

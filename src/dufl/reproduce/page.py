@@ -1,4 +1,4 @@
-"""The reproduction as a page for the documentation, made from its own output and nothing else."""
+"""Writes the documentation page on the reproduction, from the output of the reproduction alone."""
 
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,16 @@ DIFFERENCES = """\
 """
 
 
-def write_page(found: dict[str, dict[str, Any]], out: Path, page: Path) -> list[Path]:
+def write_page(items: dict[str, dict[str, Any]], out: Path, page: Path) -> list[Path]:
     """Write the page, and copies of the figures into `assets` beside it."""
     assets = page.parent / "assets"
     assets.mkdir(parents=True, exist_ok=True)
     parts, copies = [INTRODUCTION], []
-    for name, item in found.items():
+    for name, item in items.items():
         copies.append(assets / f"reproduction-{name}.png")
         _shrink(out / f"{name}.png", copies[-1])
         parts.append(_section(name, item, out))
-    missing = [f"`{name}`" for name in TITLES if name not in found]
+    missing = [f"`{name}`" for name in TITLES if name not in items]
     if missing:
         parts.append(f"## Not run\n\n{', '.join(missing)}.\n")
     parts.append(DIFFERENCES)
@@ -71,7 +71,7 @@ def write_page(found: dict[str, dict[str, Any]], out: Path, page: Path) -> list[
 
 
 def _shrink(figure: Path, copy: Path) -> None:
-    """A small copy of a figure: as wide as a page and of few colours."""
+    """Write a small copy of a figure, with the width of a page and few colours."""
     with Image.open(figure) as image:
         height = round(image.height * WIDTH / image.width)
         small = image.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
@@ -84,7 +84,7 @@ def _section(name: str, item: dict[str, Any], out: Path) -> str:
         f"| {claim['statement']} | {'yes' if claim['holds'] else '**no**'} | {claim['measured']} |"
         for claim in item["claims"]
     )
-    told = "; ".join(f"{key}: {_plain(value)}" for key, value in item["settings"].items())
+    settings = "; ".join(f"{key}: {_plain(value)}" for key, value in item["settings"].items())
     changes = item["run"].get("changes") or []
     if name == "table":
         more = f"\n{_tables(read_rows(out / 'table.csv'))}\n"
@@ -93,7 +93,7 @@ def _section(name: str, item: dict[str, Any], out: Path) -> str:
     notes = "".join(f"\n{note}\n" for note in item["notes"])
     return f"""## {TITLES[name]}
 
-{told[0].upper()}{told[1:]}. Took {_duration(item["seconds"])}.
+{settings[0].upper()}{settings[1:]}. Took {_duration(item["seconds"])}.
 
 | claim | holds | measured |
 | --- | --- | --- |
@@ -120,7 +120,7 @@ def _code(changes: list[str]) -> str:
 
 
 def _tables(rows: list[dict[str, Any]]) -> str:
-    """Our number, the paper's, and the difference, for every cell that was run; a table for every dataset."""
+    """One table per dataset: our number, the paper's, and the difference for every cell that was run."""
     return "\n\n".join(
         _table(dataset, [row for row in rows if row["dataset"] == dataset])
         for dataset in dict.fromkeys(row["dataset"] for row in rows)
@@ -132,7 +132,7 @@ def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
     settings = dict.fromkeys(
         (row["model"], row["changes"], row["seeds"], row["train_samples"]) for row in rows
     )
-    told = "; ".join(
+    description = "; ".join(
         f"{model}, {seeds} {'seed' if seeds == 1 else 'seeds'}, {_part(dataset, samples)}"
         + (f"**not the paper's setting:** {_code(changes.split())}" if changes else "the paper's setting")
         for model, changes, seeds, samples in settings
@@ -144,11 +144,11 @@ def _table(dataset: str, rows: list[dict[str, Any]]) -> str:
         cells = [by.get(TableCell(dataset, sigma, a, p)) for a in ALGORITHMS for p in POLICIES]
         if any(cells):
             lines.append(f"| {sigma:g} | " + " | ".join(map(_cell, cells)) + " |")
-    return f"**{dataset}** ({told}; {took})\n\n" + "\n".join(lines)
+    return f"**{dataset}** ({description}; {took})\n\n" + "\n".join(lines)
 
 
 def _part(dataset: str, samples: int) -> str:
-    """How much of the dataset was there, if not all."""
+    """The number of available training samples, if some were missing."""
     of = CATALOGUE[dataset].train
     return f"{samples:,} of {of:,} training samples, " if samples < of else ""
 

@@ -1,4 +1,4 @@
-"""Training for the reproduction: each run in its own directory, so that none is run twice."""
+"""Training for the reproduction: each run has its own directory, so that no run is repeated."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,24 +16,24 @@ ALGORITHM1 = {"leader.method": "algorithm1", "leader.search": "direct", "leader.
 
 
 def on(dataset: str, local_epochs: int) -> Changes:
-    """The paper's way to train on a dataset, as changes of the defaults."""
+    """The paper's training settings for a dataset, as changes to the defaults."""
     model = MODELS.get(dataset, "logistic")
     return {"data.dataset": dataset, "training.model": model, "training.local_epochs": local_epochs}
 
 
 def of_the_setting(changes: Changes) -> list[str]:
-    """The changes that a result depends on, as `key=value`: not where data is, nor how many workers train."""
+    """The changes that affect results, as `key=value`: not the data directory or the number of workers."""
     named = {".".join(filter(None, split_key(key))): value for key, value in changes.items()}
     return [f"{key}={value}" for key, value in named.items() if key not in FREE]
 
 
 def seconds_of(runs: Iterable[Run]) -> float:
-    """How long they trained."""
+    """The total training time of some runs."""
     return float(sum(run.summary()["seconds"] for run in runs))
 
 
 def train_all(configs: Mapping[str, Experiment], folder: Path, advance: Advance) -> dict[str, Run]:
-    """Train each experiment, or resume where a killed reproduction stopped; runs by name."""
+    """Train each experiment, or resume it if a reproduction was interrupted; returns runs by name."""
     runs: dict[str, Run] = {}
     loaded: dict[str, Dataset] = {}
     for number, (name, config) in enumerate(configs.items()):

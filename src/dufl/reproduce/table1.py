@@ -27,7 +27,7 @@ FIXED = (  # keys that a cell itself sets
     "training.policy",
     "training.seed",
 )
-# What the paper prints, in percent: by dataset and σ, static and +DUFL of each algorithm in turn.
+# The paper's accuracies in percent, by dataset and σ: static and +DUFL for each algorithm.
 PRINTED = {
     ("mnist", 1.25): (57.9, 91.8, 58.1, 91.7, 58.8, 91.5),
     ("mnist", 0.75): (76.2, 91.2, 76.9, 92.4, 77.1, 92.0),
@@ -45,7 +45,7 @@ PRINTED = {
     ("cifar100", 0.75): (54.9, 57.1, 56.8, 58.0, 59.2, 60.1),
     ("cifar100", 0.0): (57.6, 57.6, 59.2, 59.2, 63.5, 63.5),
 }
-SETTINGS = {  # what is told beside the table, by the columns of its file
+SETTINGS = {  # the settings shown beside the table, with the columns of its file
     "leader": "leader",
     "rounds": "num_rounds",
     "clients": "num_clients",
@@ -71,16 +71,17 @@ class TableCell(NamedTuple):
 
     @property
     def printed(self) -> float | None:
-        """What the paper prints there, if it has it."""
+        """The paper's value for this cell, if there is one."""
         row = PRINTED.get((self.dataset, self.sigma))
         place = 2 * ALGORITHMS.index(self.algorithm) + POLICIES.index(self.policy)
         return None if row is None else row[place]
 
 
 def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -> list[TableCell]:
-    """Those of a scale; of each kind that `only` names something of, those that have one of the names.
+    """The cells of a scale, restricted to the datasets, σ, algorithms and policies that `only` names.
 
-    At a scale that takes the datasets it finds, one that `only` names is taken in any case.
+    Names of different kinds are combined; a kind without a name is not restricted. A dataset that `only`
+    names is never skipped, even if the scale skips missing datasets.
 
     >>> from dufl.reproduce.item import PAPER
     >>> [str(cell) for cell in cells(PAPER, ["svhn", "fedavg", "1.25"])]
@@ -96,7 +97,7 @@ def cells(scale: Scale, only: Sequence[str] = (), data_dir: str | None = None) -
     datasets = [
         name
         for name in kept[0]
-        if not scale.found or name in only or _listed(name, data_dir).state != "missing"
+        if not scale.skip_missing or name in only or _listed(name, data_dir).state != "missing"
     ]
     return [
         TableCell(dataset, float(sigma), algorithm, policy)
@@ -114,7 +115,7 @@ def _listed(dataset: str, data_dir: str | None) -> Listing:
 def reproduce(
     scale: Scale, out: Path, advance: Advance, changes: Changes = NO_CHANGES, only: Sequence[str] = ()
 ) -> Item:
-    """Train every cell that is asked for, and add it to the table that is there."""
+    """Train the selected cells and add them to the existing table."""
     wanted = cells(scale, only, Experiment.from_toml(changes=changes).data.data_dir)
     configs = {
         f"{cell}-{seed}": config_of(scale, cell, seed, changes)
@@ -134,12 +135,12 @@ def reproduce(
 
 
 def _settings(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """With what the rows were run: a value, or all values that there are."""
-    told = {}
+    """The settings of the rows: one value if all rows agree, otherwise a list of values."""
+    settings = {}
     for name, column in SETTINGS.items():
         values = list(dict.fromkeys(row[column] for row in rows))
-        told[name] = values[0] if len(values) == 1 else values
-    return told
+        settings[name] = values[0] if len(values) == 1 else values
+    return settings
 
 
 def _place(cell: TableCell, order: dict[str, int]) -> tuple[int, int, int, int]:
@@ -178,7 +179,7 @@ def _row(cell: TableCell, runs: list[Run], changes: Changes) -> dict[str, Any]:
 
 
 def cell_of(row: dict[str, Any]) -> TableCell:
-    """Which cell a row of the file is."""
+    """The cell of a row of the file."""
     return TableCell(row["dataset"], float(row["time_sensitivity"]), row["algorithm"], row["policy"])
 
 
@@ -190,7 +191,7 @@ _INTEGERS = ("seeds", "train_samples", "num_rounds", "num_clients", "initial_vol
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of `table.csv`, numbers as numbers."""
+    """The rows of `table.csv`, with numeric columns parsed."""
     with path.open(encoding="utf-8") as stream:
         rows: list[dict[str, Any]] = list(csv.DictReader(stream))
     for row in rows:
@@ -202,13 +203,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _before(path: Path) -> dict[TableCell, dict[str, Any]]:
-    """The cells that are in the table already."""
+    """The cells that are already in the table."""
     if not path.exists():
         return {}
     try:
         return {cell_of(row): row for row in read_rows(path)}
-    except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise InputError(f"{path} must be what a reproduction wrote: {fault!r}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} must be a file that a reproduction wrote: {error!r}") from None
 
 
 def config_of(scale: Scale, cell: TableCell, seed: int, changes: Changes) -> Experiment:
@@ -225,7 +226,7 @@ def config_of(scale: Scale, cell: TableCell, seed: int, changes: Changes) -> Exp
 
 
 def judge(rows: list[dict[str, Any]]) -> list[Finding]:
-    """What the paper says of its table, of every dataset by itself; cells that were not run say nothing."""
+    """The paper's claims about its table, checked per dataset; cells that were not run are left out."""
     claims = []
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         by = {cell_of(row): row for row in rows if row["dataset"] == dataset}
@@ -266,7 +267,7 @@ def judge(rows: list[dict[str, Any]]) -> list[Finding]:
 
 
 def _far(dataset: str) -> float:
-    """How many points a gain must have: what the paper's least gain has, but no more than FAR."""
+    """The gain in points that a claim requires: the paper's smallest gain, but at most FAR."""
     gains = [
         row[2 * place + 1] - row[2 * place]
         for (name, sigma), row in PRINTED.items()

@@ -12,7 +12,7 @@ from dufl.report.figures import BLUE, GREY, ORANGE, new_figure, save, style
 def draw_table(
     rows: list[dict[str, Any]], sigmas: Sequence[float], algorithms: Sequence[str], out: Path
 ) -> list[Path]:
-    """A panel for each dataset and σ: a bar for each algorithm and policy, and the paper's number on it."""
+    """One panel per dataset and σ, with one bar per algorithm and policy, and the paper's value as a mark."""
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     with style():
         figure, panels = new_figure(9.5, 2.9 * len(datasets), nrows=len(datasets), ncols=3, squeeze=False)
@@ -20,18 +20,19 @@ def draw_table(
             for j, sigma in enumerate(sigmas):
                 axes = panels[i][j]
                 for offset, policy, colour in ((-0.2, "static", ORANGE), (0.2, "dufl", BLUE)):
-                    found = [
+                    selected = [
                         row
                         for row in rows
                         if (row["dataset"], row["time_sensitivity"], row["policy"])
                         == (dataset, sigma, policy)
                     ]
-                    if not found:
+                    if not selected:
                         continue
-                    places = np.array([algorithms.index(row["algorithm"]) for row in found]) + offset
-                    bars = axes.bar(places, [r["accuracy"] for r in found], 0.38, color=colour, label=policy)
+                    places = np.array([algorithms.index(row["algorithm"]) for row in selected]) + offset
+                    accuracies = [row["accuracy"] for row in selected]
+                    bars = axes.bar(places, accuracies, 0.38, color=colour, label=policy)
                     axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-                    known = [(x, r["paper"]) for x, r in zip(places, found, strict=True) if r["paper"]]
+                    known = [(x, r["paper"]) for x, r in zip(places, selected, strict=True) if r["paper"]]
                     if known:
                         label = "the paper's" if policy == "dufl" else None
                         axes.plot(*zip(*known, strict=True), "k_", markersize=13, label=label)
@@ -55,5 +56,5 @@ def draw_table(
 
 
 def _star(rows: list[dict[str, Any]], dataset: str) -> str:
-    """A mark where the setting is not the paper's."""
+    """An asterisk if the setting is not the paper's."""
     return "*" if any(row["changes"] for row in rows if row["dataset"] == dataset) else ""
