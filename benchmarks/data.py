@@ -1,4 +1,4 @@
-"""`make bench`, second part: datasets, ageing, buffers and collection, in one run on one machine."""
+"""`make bench`, second part: measures datasets, ageing, buffers and collection."""
 
 import os
 import tempfile
@@ -23,27 +23,27 @@ CLIENTS, SIZE = 15, 1000
 
 
 def times(work: Callable[[], Any], runs: int) -> list[float]:
-    """How long each of some runs takes."""
-    found = []
+    """The duration of each run, in seconds."""
+    durations = []
     for _ in range(runs):
         begin = time.perf_counter()
         work()
-        found.append(time.perf_counter() - begin)
-    return found
+        durations.append(time.perf_counter() - begin)
+    return durations
 
 
 def loading(console: Console) -> None:
-    """MNIST from gzip to ready."""
+    """Loading MNIST from gzip files."""
     folder = Path(os.environ.get("DUFL_DATA", SHARED))
     if not folder.is_dir():
-        console.print(f"MNIST: left out, {folder} is not there")
+        console.print(f"MNIST: skipped, {folder} does not exist")
         return
     took = min(times(lambda: load_dataset("mnist", folder), 3))
-    console.print(f"MNIST from gzip to ready: {took:.2f} s (target: under 2)")
+    console.print(f"loading MNIST from gzip files: {took:.2f} s (target: under 2)")
 
 
-def model_buffers(console: Console) -> None:
-    """A step of 15 buffers against a copy of their bytes, and their noise."""
+def memory_buffers(console: Console) -> None:
+    """A step of 15 buffers compared with a copy of their bytes, and the noise on their samples."""
     generator = np.random.default_rng(0)
     images = generator.random((CLIENTS, SIZE, 784), dtype=np.float32)
     fresh = [Samples(images[k, :700], np.zeros(700, int)) for k in range(CLIENTS)]
@@ -72,11 +72,11 @@ def model_buffers(console: Console) -> None:
             list(pool.map(noise, range(CLIENTS)))
 
     took = float(np.median(times(all_clients, 5)))
-    console.print(f"noise for the same: {took:.3f} s a round (target: 0.25)")
+    console.print(f"noise for the same buffers: {took:.3f} s per round (target: 0.25)")
 
 
 def durable(console: Console, folder: Path) -> None:
-    """Durable steps, small and large."""
+    """A step of a small and of a large durable buffer."""
     generator = np.random.default_rng(0)
     fresh = Samples(generator.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8), np.zeros(100, int))
     small = Samples(np.zeros((1000, 3, 32, 32), np.uint8), np.zeros(1000, int))
@@ -89,19 +89,19 @@ def durable(console: Console, folder: Path) -> None:
     large = Samples(np.zeros((100_000, 3, 32, 32), np.uint8), np.zeros(100_000, int))
     begin = time.perf_counter()
     with DurableBuffer.create(folder / "large.db", large) as buffer:
-        made = time.perf_counter() - begin
+        created = time.perf_counter() - begin
         size = (folder / "large.db").stat().st_size
         before = _bytes_read()
         took = times(lambda: buffer.advance(len(buffer) - 100, fresh), 20)
         read = (_bytes_read() - before) / len(took)
     console.print(
-        f"the same in a buffer of 100,000 samples ({size / 2**20:,.0f} MiB, made in {made:.1f} s): median "
-        f"{1e3 * float(np.median(took)):.1f} ms, {read / 2**20:.1f} MiB read a step"
+        f"the same in a buffer of 100,000 samples ({size / 2**20:,.0f} MiB, created in {created:.1f} s): "
+        f"median {1e3 * float(np.median(took)):.1f} ms, {read / 2**20:.1f} MiB read per step"
     )
 
 
 def _bytes_read() -> int:
-    """What this process has read, from files or their cache."""
+    """The number of bytes this process has read, from files or their cache."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -110,22 +110,22 @@ def _bytes_read() -> int:
 
 
 class SlowStream:
-    """A stream that needs a given time, as a sensor or a network does."""
+    """A stream with a given latency, such as a sensor or a network."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
     def collect(self, count: int, round: int) -> Samples:
-        """Wait, then yield."""
+        """Wait, then return samples."""
         time.sleep(self.seconds)
         return Samples(np.zeros((count, 784), np.float32), np.zeros(count, int))
 
     def resume(self, collected: int) -> None:
-        """Nothing to do."""
+        """Do nothing: the stream has no state."""
 
 
 def collecting(console: Console) -> None:
-    """A round in which training and collecting take equally long."""
+    """A round in which training and collecting take the same time."""
     weights = np.random.default_rng(0).random((1200, 1200))
 
     def train() -> None:
@@ -140,21 +140,21 @@ def collecting(console: Console) -> None:
         train()
         collector.finish()
 
-    # In turns: the speed of a shared machine drifts by more than what is measured here.
+    # Alternately: the speed of a shared machine drifts by more than the measured difference.
     pairs = [(times(train, 1)[0], times(one_round, 1)[0]) for _ in range(25)]
     alone, took = (float(v) for v in np.median(pairs, axis=0))
     console.print(
-        f"a round that trains {alone:.2f} s and collects {wait:.2f} s: {took:.2f} s = "
-        f"{took / max(alone, wait):.2f} times the longer (target: 1.15)"
+        f"a round that trains for {alone:.2f} s and collects for {wait:.2f} s: {took:.2f} s = "
+        f"{took / max(alone, wait):.2f} times the longer of the two (target: 1.15)"
     )
 
 
 def main() -> None:
-    """Print everything."""
+    """Print all measurements."""
     console = Console(width=110)
     console.print("\nData", style="bold")
     loading(console)
-    model_buffers(console)
+    memory_buffers(console)
     with tempfile.TemporaryDirectory() as folder:
         durable(console, Path(folder))
     collecting(console)

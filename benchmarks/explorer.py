@@ -46,7 +46,7 @@ def measured(tab: AppTest) -> list[tuple[float, float]]:
 
 
 def main() -> None:
-    sys.argv = ["page"]  # no file
+    sys.argv = ["page"]  # no configuration file
     table = Table("clients N", "plan, median s", "worst s", "target s", "complete page, median s", "worst s")
     table.title = f"Latency of the explorer over {len(SENSITIVITIES)} moves of σ"
     for count, target in TARGETS.items():

@@ -65,9 +65,9 @@ def plain_client(volumes: list[int]) -> ClientApp:
 
         config: Any = message.content["config"]
         images, labels = task().digits(train=True).tensors
-        some = volumes[config["server-round"] - 1]
-        mine = TensorDataset(images[:some], labels[:some])
-        return train(message, DataLoader(mine, batch_size=32, shuffle=True))
+        volume = volumes[config["server-round"] - 1]
+        samples = TensorDataset(images[:volume], labels[:volume])
+        return train(message, DataLoader(samples, batch_size=32, shuffle=True))
 
     return app
 
@@ -107,10 +107,10 @@ class Timed:
         self._grid = grid
         self.seconds = 0.0
 
-    def send_and_receive(self, *given: Any, **more: Any) -> Any:
+    def send_and_receive(self, *args: Any, **kwargs: Any) -> Any:
         """Send messages through the grid, and add the time they take."""
         began = time.perf_counter()
-        replies = list(self._grid.send_and_receive(*given, **more))
+        replies = list(self._grid.send_and_receive(*args, **kwargs))
         self.seconds += time.perf_counter() - began
         return replies
 
@@ -118,27 +118,27 @@ class Timed:
         return getattr(self._grid, name)
 
 
-def server(volume: int, found: list[tuple[float, float, float]], folder: str | None) -> ServerApp:
+def server(volume: int, durations: list[tuple[float, float, float]], folder: str | None) -> ServerApp:
     """FedAvg, with data update if there is a folder; measures rounds: in total, per client, in the server."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Any, context: Context) -> None:
-        watched, marks = Timed(grid), []
+        timed_grid, marks = Timed(grid), []
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> None:
-            marks.append((time.perf_counter(), watched.seconds))
+            marks.append((time.perf_counter(), timed_grid.seconds))
 
         strategy: Any = FedAvg(fraction_evaluate=0.0)
         if folder is not None:
             strategy = DataUpdateStrategy(strategy, game(volume), folder, plan=steady(volume)[0])
         model = ArrayRecord(task().Net().state_dict())
-        result = strategy.start(watched, model, num_rounds=ROUNDS, evaluate_fn=evaluate)
+        result = strategy.start(timed_grid, model, num_rounds=ROUNDS, evaluate_fn=evaluate)
         metrics = result.train_metrics_clientapp
         assert len(metrics) == ROUNDS, "some clients failed"
-        wall, under_way = np.diff(marks, axis=0)[1 - ROUNDS :].T  # the first round is left out
+        wall, in_transit = np.diff(marks, axis=0)[1 - ROUNDS :].T  # the first round is left out
         around = [float(metrics[t]["around"]) for t in sorted(metrics)[1:]]
-        found.extend(zip(wall, around, wall - under_way, strict=True))
+        durations.extend(zip(wall, around, wall - in_transit, strict=True))
 
     return app
 
@@ -162,21 +162,21 @@ def steady(volume: int) -> tuple[Announcement, list[int]]:
 
 def measured(volume: int, folder: str | None) -> list[tuple[float, float, float]]:
     """The duration of every round but the first: in total, per client around its training, in the server."""
-    found: list[tuple[float, float, float]] = []
+    durations: list[tuple[float, float, float]] = []
     run_simulation(
-        server(volume, found, folder),
+        server(volume, durations, folder),
         plain_client(steady(volume)[1]) if folder is None else fresh_client(volume, folder),
         num_supernodes=CLIENTS,
         backend_config=BACKEND,
     )
-    return found
+    return durations
 
 
 def main() -> None:
     """Measure both apps alternately."""
     os.environ.update(QUIET)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    in_turn = CLIENTS / min(os.cpu_count() or 1, CLIENTS)  # clients, on a core
+    per_core = CLIENTS / min(os.cpu_count() or 1, CLIENTS)  # clients
     for volume in VOLUMES:
         plain, fresh = [], []
         for _ in range(TURNS):
@@ -186,12 +186,12 @@ def main() -> None:
         round, *without = np.median(plain, axis=0)
         whole, *update = np.median(fresh, axis=0)
         client, server = 1000 * (np.array(update) - without)
-        added = in_turn * client + server
+        added = per_core * client + server
         print(f"Flower simulation, {CLIENTS} clients, about {volume} samples, {EPOCHS} epochs")
         print(f"  round without data update, with it   {round:.3f} s, {whole:.3f} s")
         print(f"  overhead per client                  {client:.1f} ms")
         print(f"  overhead in the server               {server:.1f} ms")
-        print(f"  total, with {in_turn:g} clients per core       {added:.0f} ms: ", end="")
+        print(f"  total, with {per_core:g} clients per core       {added:.0f} ms: ", end="")
         print(f"{added / 10 / round:.1f} % of a round (target: 5 %)")
 
 

@@ -1,6 +1,6 @@
-"""`make bench`: how fast the game is solved, all in one run on one machine.
+"""`make bench`: measures how fast the game is solved.
 
-Nothing here is a test: it prints what it measures, beside the project's targets.
+This is not a test: it prints measurements next to the project's targets.
 """
 
 import os
@@ -25,7 +25,7 @@ ROUNDS = 100
 
 
 def best_of(work: Callable[[], Any], seconds: float = 1.5) -> float:
-    """The shortest of many runs: what the work costs when nothing else disturbs it."""
+    """The shortest of many runs: the time that the work takes when nothing else runs."""
     work()
     times: list[float] = []
     while not times or (sum(times) < seconds and len(times) < 1000):
@@ -36,7 +36,7 @@ def best_of(work: Callable[[], Any], seconds: float = 1.5) -> float:
 
 
 def game_of(count: int, num_rounds: int = ROUNDS) -> dufl.Game:
-    """The paper's game for `count` clients, with γ and the range of R scaled to the number."""
+    """The paper's game for `count` clients, with γ and the range of R scaled to this number."""
     return dufl.Game(
         clients=dufl.Clients.draw(count),
         num_rounds=num_rounds,
@@ -52,8 +52,8 @@ def pass_of(clients: dufl.Clients, num_rounds: int = ROUNDS) -> Callable[[], Arr
 
 
 def passes(console: Console) -> float:
-    """Best-response passes: growth in N and in T; returns the seconds of one at 10⁶ clients."""
-    table = Table("clients N", "rounds T", "ms a pass", "ns a client-round", title="A best-response pass")
+    """Best-response passes by N and T; returns the seconds of one pass with 10⁶ clients."""
+    table = Table("clients N", "rounds T", "ms per pass", "ns per client-round", title="A best-response pass")
     last = 0.0
     sizes = [(n, ROUNDS) for n in (15, 1_000, 100_000, 1_000_000)]
     for count, rounds in [*sizes, *((10_000, t) for t in (50, 100, 200, 400, 800))]:
@@ -61,7 +61,7 @@ def passes(console: Console) -> float:
         last = took if count == 1_000_000 else last
         table.add_row(f"{count:,}", str(rounds), f"{1e3 * took:.3f}", f"{1e9 * took / count / rounds:.2f}")
     console.print(table)
-    console.print(f"target: at most 8 ns a client-round at 10⁶ clients, got {1e9 * last / 1e8:.2f}\n")
+    console.print(f"target: at most 8 ns per client-round at 10⁶ clients, got {1e9 * last / 1e8:.2f}\n")
     return last
 
 
@@ -84,28 +84,28 @@ def qp_solver(price: Array, alpha: float, beta: float, theta: float) -> Callable
 
 
 def literal_pass(clients: dufl.Clients, price: Array, theta: float) -> Array:
-    """Algorithm 1's two loops as written, with D of the last iteration; NumPy, one Python loop a round."""
+    """Algorithm 1's two loops as written, with D of the last iteration; one NumPy operation per round."""
     rounds = price.size
     held = np.zeros((rounds, clients.size))
     powers = theta ** np.arange(rounds)
     for k in range(clients.size):
         before = np.full(rounds, 1000.0) * powers
         for _ in range(30):  # the formula is implicit: iterate it
-            course = np.empty(rounds)
-            course[0] = 1000.0
+            volumes = np.empty(rounds)
+            volumes[0] = 1000.0
             for t in range(rounds - 1):
                 margin = price[t + 1 :] - 2 * clients.training_cost[k] * before[t + 1 :]
                 worth = powers[: rounds - t - 1] @ margin
-                course[t + 1] = theta * course[t] + max(worth / (2 * clients.collection_cost[k]), 0)
-            if np.abs(course - before).max() <= 1e-6 * course.max():
+                volumes[t + 1] = theta * volumes[t] + max(worth / (2 * clients.collection_cost[k]), 0)
+            if np.abs(volumes - before).max() <= 1e-6 * volumes.max():
                 break
-            before = course
-        held[:, k] = course
+            before = volumes
+        held[:, k] = volumes
     return held
 
 
-def rivals(console: Console) -> None:
-    """The same work by other means, per client."""
+def baselines(console: Console) -> None:
+    """The time per client of DUFL and of other methods for the same problem."""
     clients, theta = dufl.Clients.draw(15), 0.52
     price = np.full(ROUNDS, 63.18 / (15 * 100))
     solvers = [
@@ -117,7 +117,7 @@ def rivals(console: Console) -> None:
     few = best_of(pass_of(clients)) / clients.size
     qp = best_of(lambda: [solve() for solve in solvers]) / clients.size
     literal = best_of(lambda: literal_pass(clients, price, theta)) / clients.size
-    table = Table("who", "µs a client", "times DUFL", title=f"One client's answer, T = {ROUNDS}")
+    table = Table("method", "µs per client", "times DUFL", title=f"One client's best response, T = {ROUNDS}")
     for name, took in (
         ("DUFL, among 100,000 clients", ours),
         ("DUFL, among 15 clients", few),
@@ -130,7 +130,7 @@ def rivals(console: Console) -> None:
 
 
 def whole(console: Console, one_pass: float) -> None:
-    """`solve` and `certify`, small and large."""
+    """`solve` and `certify` for few and for many clients."""
     game = game_of(15)
     small = best_of(lambda: dufl.solve(game), 3.0)
     plan = dufl.solve(game)
@@ -144,24 +144,24 @@ def whole(console: Console, one_pass: float) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(
         f"solve at N = 10⁶: {solved - drawn:.1f} s = {(solved - drawn) / one_pass:.1f} passes "
-        f"(target: 40), {memory:.2f} GiB at the most (target: 1.5), residual "
+        f"(target: 40), {memory:.2f} GiB peak memory (target: 1.5), residual "
         f"{plan.equilibrium.residual:.1e} (target: 1e-6) after {plan.equilibrium.passes} passes over all; "
-        f"drawing the clients {drawn - begin:.1f} s"
+        f"drawing the clients took {drawn - begin:.1f} s"
     )
     certificate = dufl.certify(plan)
     console.print(
         f"certify at N = 10⁶: {time.perf_counter() - solved:.1f} s, largest gain "
-        f"{certificate.deviation_gain:.1e}, knowing its influence {certificate.influence:.1e}, "
+        f"{certificate.deviation_gain:.1e}, with known influence {certificate.influence:.1e}, "
         f"holds: {certificate.holds()}"
     )
 
 
 def main() -> None:
-    """Print everything."""
+    """Print all measurements."""
     console = Console(width=110)
     console.print(f"dufl {dufl.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores\n")
     one_pass = passes(console)
-    rivals(console)
+    baselines(console)
     whole(console, one_pass)
 
 

@@ -1,4 +1,4 @@
-"""`make bench`, third part: training, against what a researcher would write, in one run on one machine."""
+"""`make bench`, third part: measures training, with plain PyTorch loops as baselines."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ from dufl.learning.models import build
 from dufl.learning.task import Task
 
 
-def load(_: None, changes: list[str]) -> Experiment:
+def load(changes: list[str]) -> Experiment:
     """The paper's experiment with changes."""
     return Experiment.from_toml(changes=parse_changes(changes))
 
@@ -40,18 +40,18 @@ CLIENTS, HELD, CORES = 15, 1000, os.cpu_count() or 1
 
 
 def median(work: Callable[[], Any], runs: int) -> float:
-    """The median time of some runs, after one to warm up."""
+    """The median duration of some runs, after one warm-up run."""
     work()
-    found = []
+    durations = []
     for _ in range(runs):
         begin = time.perf_counter()
         work()
-        found.append(time.perf_counter() - begin)
-    return float(np.median(found))
+        durations.append(time.perf_counter() - begin)
+    return float(np.median(durations))
 
 
 def images(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dataset:
-    """Random pictures: for time and memory it does not matter what is on them."""
+    """Random images: time and memory do not depend on their content."""
     generator = np.random.default_rng(0)
     features = generator.integers(0, 256, (size, *shape), dtype=np.uint8)
     every = Samples(features, generator.integers(0, classes, size))
@@ -59,21 +59,21 @@ def images(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dat
 
 
 class Half:
-    """Data update at its usual pace: every client replaces half of what it holds in every round."""
+    """A policy with a typical data update: every client replaces half of its samples in every round."""
 
     def __init__(self, held: int) -> None:
         self.held = held
 
     def payment(self, round: int) -> float:
-        """Nothing."""
+        """No payment."""
         return 0.0
 
     def size(self, client: int) -> int:
-        """The same for all."""
+        """The same number for all clients."""
         return self.held
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
-        """Half and half."""
+        """Keep one half and collect the other."""
         return self.held // 2, self.held - self.held // 2
 
     def planned_staleness(self, round: int) -> float:
@@ -82,28 +82,28 @@ class Half:
 
 
 def peak() -> float:
-    """Floating-point operations a second of float32 matrix products on all cores."""
+    """Floating-point operations per second of float32 matrix products on all cores."""
     torch.set_num_threads(CORES)
     a, b = torch.rand(2048, 2048), torch.rand(2048, 2048)
     return 2 * 2048**3 / median(lambda: a @ b, 9)
 
 
 def loader_round(features: Any, labels: Any, local_epochs: int) -> None:
-    """The loop that one writes first: a DataLoader and an optimiser for every client."""
+    """The baseline: a loop with one DataLoader and one optimizer per client."""
     for k in range(CLIENTS):
         model = build("logistic", (784,), 10)
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         loader = DataLoader(TensorDataset(features[k], labels[k]), batch_size=64, shuffle=True)
         for _ in range(local_epochs):
             for x, y in loader:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+                optimizer.step()
 
 
 def logistic(console: Console) -> None:
     """Workload W: 15 clients of 1,000 samples of 784 features, batches of 64, 5 epochs."""
-    config = load(None, ["training.local_epochs=5", "game.time_sensitivity=0.75"])
+    config = load(["training.local_epochs=5", "game.time_sensitivity=0.75"])
     dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = CompiledEngine(dataset, simulation, config.training)
@@ -113,7 +113,7 @@ def logistic(console: Console) -> None:
     tasks = [Task(k, 0, i, dataset.train.labels[i], ones, ids, LocalPenalty()) for k, i in enumerate(indices)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
     orders = [task.shuffles(config.training) for task in tasks]
-    start, nothing = engine.start
+    start, no_buffers = engine.start
 
     def kernel() -> None:
         def one(k: int) -> Any:
@@ -126,13 +126,13 @@ def logistic(console: Console) -> None:
     limit = peak()
     with ThreadPoolExecutor(CORES) as threads:
         ours = median(kernel, 41)
-    whole = median(lambda: list(engine.train(start, nothing, tasks)), 41)
-    theirs = median(lambda: loader_round(x, y, 5), 5)
+    whole = median(lambda: list(engine.train(start, no_buffers, tasks)), 41)
+    baseline = median(lambda: loader_round(x, y, 5), 5)
     work = CLIENTS * HELD * 5 * 784 * 10 * 4
     engine.close()
     console.print(
-        f"logistic, W: {1e3 * ours:.1f} ms a round ({1e3 * whole:.1f} with making features and orders); "
-        f"DataLoader loop {1e3 * theirs:.0f} ms: {theirs / ours:.0f} and {theirs / whole:.0f} times "
+        f"logistic, W: {1e3 * ours:.1f} ms per round ({1e3 * whole:.1f} including features and orders); "
+        f"DataLoader loop {1e3 * baseline:.0f} ms: {baseline / ours:.0f} and {baseline / whole:.0f} times "
         "(target: 20)"
     )
     console.print(
@@ -142,8 +142,8 @@ def logistic(console: Console) -> None:
 
 
 def overhead(console: Console) -> None:
-    """What a round costs beside local SGD: buffers, noise, aggregation, evaluation, records."""
-    config = load(None, ["training.local_epochs=20", "game.time_sensitivity=0.75"])
+    """The time per round other than local SGD: buffers, noise, aggregation, evaluation, records."""
+    config = load(["training.local_epochs=20", "game.time_sensitivity=0.75"])
     dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = CompiledEngine(dataset, simulation, config.training)
@@ -153,13 +153,13 @@ def overhead(console: Console) -> None:
     tasks = [federation._task(k, buffer.snapshot()) for k, buffer in enumerate(federation._buffers)]
     features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
 
-    def one(k: int) -> Any:  # shuffling is a part of SGD
+    def one(k: int) -> Any:  # shuffling counts as SGD
         order = tasks[k].shuffles(config.training)
         return train_logistic(federation.weights, features[k], tasks[k].labels, order, 64, 0.01)
 
     rounds, alone = [], []
     with ThreadPoolExecutor(CORES) as threads:
-        for _ in range(30):  # in turns, so that a slow moment of the machine is one for both
+        for _ in range(30):  # alternately, so that a slow moment of the machine affects both
             rounds.append(federation.play().seconds)
             begin = time.perf_counter()
             list(spread(threads, one, range(CLIENTS), 2 * CORES))
@@ -173,18 +173,18 @@ def overhead(console: Console) -> None:
 
 
 def plain_cnn(dataset: Dataset, seconds: float) -> float:
-    """Samples a second of the plain PyTorch loop on tensors, with as many threads as cores."""
+    """Samples per second of the plain PyTorch loop on tensors, with one thread per core."""
     torch.set_num_threads(CORES)
     model = build("cnn", dataset.shape, 10)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x = torch.from_numpy(dataset.train.to_float()[:HELD])
     y = torch.from_numpy(dataset.train.labels[:HELD])
     done, begin = 0, 0.0
     while not begin or time.perf_counter() - begin < seconds:
         for batch in torch.randperm(HELD).split(64):  # type: ignore[no-untyped-call]
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             functional.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         if begin:
             done += HELD
         else:
@@ -193,11 +193,11 @@ def plain_cnn(dataset: Dataset, seconds: float) -> float:
 
 
 def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
-    """Samples a second of our engine, asked for as often as wanted."""
-    config = load(None, ["training.model=cnn", "training.local_epochs=5", f"training.precision={precision}"])
+    """A function that measures the samples per second of our engine."""
+    config = load(["training.model=cnn", "training.local_epochs=5", f"training.precision={precision}"])
     simulation = config.data.simulation(dataset, config.game, 0)
     engine = make_engine(dataset, simulation, config.training, 15)
-    start, nothing = engine.start
+    start, no_buffers = engine.start
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
     tasks = [
         Task(k, 0, ids, dataset.train.labels[:HELD], ones, ids, LocalPenalty()) for k in range(2 * CORES)
@@ -205,7 +205,7 @@ def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
 
     def once() -> float:
         begin = time.perf_counter()
-        list(engine.train(start, nothing, tasks))
+        list(engine.train(start, no_buffers, tasks))
         return len(tasks) * HELD * 5 / (time.perf_counter() - begin)
 
     once()
@@ -213,11 +213,11 @@ def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
 
 
 def cnn(console: Console) -> None:
-    """The light CNN on pictures of 3 × 32 × 32."""
+    """The light CNN on images of 3 × 32 × 32."""
     dataset = images((3, 32, 32))
     single, half = our_cnn(dataset, "float32"), our_cnn(dataset, "bf16")
-    found = [(plain_cnn(dataset, 5), single(), half()) for _ in range(5)]  # in turns
-    plain, ours, bf16 = np.median(found, axis=0)
+    speeds = [(plain_cnn(dataset, 5), single(), half()) for _ in range(5)]  # alternately
+    plain, ours, bf16 = np.median(speeds, axis=0)
     console.print(
         f"light CNN: plain loop with {CORES} threads {plain:,.0f} samples/s; ours {ours:,.0f}: "
         f"{ours / plain:.2f} times (target: 1.3); bf16 {bf16:,.0f}: {bf16 / plain:.2f} times (target: 1.7)"
@@ -225,13 +225,13 @@ def cnn(console: Console) -> None:
 
 
 def precision(console: Console) -> None:
-    """What bf16 does to accuracy: CIFAR-10, 5 rounds of 5 epochs on 5 clients."""
+    """The effect of bf16 on accuracy: CIFAR-10, 5 rounds of 5 epochs on 5 clients."""
     if not SHARED.is_dir():
-        console.print(f"bf16's accuracy: left out, {SHARED} is not there")
+        console.print(f"accuracy with bf16: skipped, {SHARED} does not exist")
         return
     whole = load_dataset("cifar10", SHARED)
     dataset = Dataset("cifar10", whole.train, whole.test.take(slice(0, 2000)), whole.class_names)
-    found = {}
+    accuracy = {}
     for name in ("float32", "bf16"):
         changes = [
             f"training.precision={name}",
@@ -239,11 +239,11 @@ def precision(console: Console) -> None:
             "training.local_epochs=5",
             "clients.count=5",
         ]
-        config = load(None, [*changes, "clients.initial_volume=500", "policy=static", "num_rounds=5"])
-        found[name] = _accuracy(config, dataset)
+        config = load([*changes, "clients.initial_volume=500", "policy=static", "num_rounds=5"])
+        accuracy[name] = _accuracy(config, dataset)
     console.print(
         f"accuracy on CIFAR-10 after 5 rounds of 5 epochs, 5 clients of 500: float32 "
-        f"{100 * found['float32']:.1f} %, bf16 {100 * found['bf16']:.1f} %"
+        f"{100 * accuracy['float32']:.1f} %, bf16 {100 * accuracy['bf16']:.1f} %"
     )
 
 
@@ -254,19 +254,19 @@ def _accuracy(config: Experiment, dataset: Dataset) -> float:
 
 
 def memory(console: Console) -> None:
-    """1,000 clients of 200 samples of CIFAR-10's size, all processes together."""
+    """The memory of all processes for 1,000 clients with 200 samples of the size of CIFAR-10's."""
     for model in ("logistic", "cnn"):
         process = subprocess.Popen([sys.executable, __file__, "--thousand", model])
-        most, over = 0.0, threading.Event()
-        while not over.wait(0.1):
-            most = max(most, _resident(process.pid))
+        largest, ended = 0.0, threading.Event()
+        while not ended.wait(0.1):
+            largest = max(largest, _resident(process.pid))
             if process.poll() is not None:
-                over.set()
-        console.print(f"1,000 clients × 200 samples of 3 × 32 × 32, {model}: {most:.2f} GB (target: 2)")
+                ended.set()
+        console.print(f"1,000 clients × 200 samples of 3 × 32 × 32, {model}: {largest:.2f} GB (target: 2)")
 
 
 def _resident(pid: int) -> float:
-    """The memory of a process and its children; what they share is counted once."""
+    """The memory of a process and its children in GB; shared memory is counted once."""
     total = 0
     try:
         parent = psutil.Process(pid)
@@ -278,9 +278,8 @@ def _resident(pid: int) -> float:
 
 
 def thousand(model: str) -> None:
-    """One round of a thousand clients."""
+    """Train one round of 1,000 clients."""
     config = load(
-        None,
         [
             *("clients.count=1000", "clients.initial_volume=200", "policy=static", "num_rounds=2"),
             *(f"training.model={model}", "training.local_epochs=1"),
@@ -292,10 +291,10 @@ def thousand(model: str) -> None:
 
 
 def linear(console: Console) -> None:
-    """1,000 clients and the logistic model: time against the number of samples trained on."""
+    """The time per round by the number of samples, for 1,000 clients and the logistic model."""
     dataset, sizes, took = images((1, 28, 28)), np.array([100, 200, 400, 800, 1600]), []
     for held in sizes:
-        config = load(None, ["clients.count=1000", "training.local_epochs=5", "num_rounds=100"])
+        config = load(["clients.count=1000", "training.local_epochs=5", "num_rounds=100"])
         simulation = config.data.simulation(dataset, config.game, 0)
         engine = CompiledEngine(dataset, simulation, config.training)
         federation = Federation(config.game, simulation, Half(int(held)), config.training, engine)
@@ -307,12 +306,12 @@ def linear(console: Console) -> None:
     each = ", ".join(f"{held}: {seconds:.2f} s" for held, seconds in zip(sizes, took, strict=True))
     console.print(
         f"a round of 1,000 clients, logistic, 5 epochs, by samples held: {each}; "
-        f"that is {start:.2f} s and {1e9 * slope / 5000:.0f} ns a sample and epoch, within {100 * off:.0f} %"
+        f"{start:.2f} s plus {1e9 * slope / 5000:.0f} ns per sample and epoch, within {100 * off:.0f} %"
     )
 
 
 def main() -> None:
-    """Print every figure."""
+    """Print all measurements."""
     if len(sys.argv) == 3:
         thousand(sys.argv[2])
         return

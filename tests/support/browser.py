@@ -1,4 +1,4 @@
-"""A real browser, headless: what a page requests, what it complains of, and whether all can use it."""
+"""A headless browser that records a page's requests and console errors, and checks its accessibility."""
 
 import shutil
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ class Tab:
     """A page in the browser.
 
     Attributes:
-        page: Playwright's own.
+        page: Playwright's page.
         complaints: errors and warnings in the console, and exceptions.
-        requests: the address of everything that was asked for.
+        requests: the address of every request.
     """
 
     page: Page
@@ -45,11 +45,11 @@ class Tab:
         return [address for address in self.requests if not address.startswith(own)]
 
     def barriers(self) -> list[str]:
-        """What keeps some people from using the page: serious and critical findings of axe-core."""
-        found = Axe().run(self.page).response["violations"]
+        """Accessibility problems: serious and critical findings of axe-core."""
+        violations = Axe().run(self.page).response["violations"]
         return [
             f"{rule['id']}: {node['html'][:200]}"
-            for rule in found
+            for rule in violations
             if rule["impact"] in ("serious", "critical")
             for node in rule["nodes"]
         ]

@@ -1,4 +1,4 @@
-"""What the tests of `dufl train` and `dufl compare` share."""
+"""Helpers for the tests of `dufl train` and `dufl compare`."""
 
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ class Greedy:
     def size(self, client): return 20
     def step(self, client, round, size): return size // 2, 10
     def planned_staleness(self, round): return float("nan")
-"""  # a policy of one's own
+"""  # a user-defined policy
 
 
 def told(*changes: str) -> list[str]:
-    """Changes as arguments."""
+    """Changes as `--set` options."""
     return [part for change in changes for part in ("--set", change)]
 
 
 def figures(*names: str) -> set[str]:
-    """The files of some figures."""
+    """The file names of some figures."""
     return {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
 
 
@@ -46,7 +46,7 @@ def assert_sentence(err: str) -> None:
 
 
 def write_dataset(path: Path, **changes: Any) -> None:
-    """A dataset of our own in a file; what is changed to None is left out."""
+    """Write a dataset file; arrays that are changed to None are left out."""
     generator = np.random.default_rng(0)
     arrays: dict[str, Any] = {
         "x_train": generator.integers(0, 256, (60, 1, 5, 4), dtype=np.uint8),
@@ -58,13 +58,13 @@ def write_dataset(path: Path, **changes: Any) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started and that are alive."""
-    found = []
+    """The ids of the living child processes of a process."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids

@@ -1,4 +1,4 @@
-"""Small federations on the embedded digits, to look into."""
+"""Small federations on the embedded digits, for inspection."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SMALL = ("game.num_rounds=8", "clients.count=4", "clients.initial_volume=120", "
 
 
 def small(*changes: str) -> Experiment:
-    """Four clients, eight rounds, two epochs, and what is changed."""
+    """Four clients, eight rounds, two epochs, with changes."""
     return load(None, [*SMALL, *changes])
 
 
@@ -25,20 +25,20 @@ def federation_of(
     engine: Engine | None = None,
     policy: Policy | None = None,
 ) -> tuple[Federation, Engine]:
-    """A federation at its start, and what does its arithmetic."""
-    found = dataset or load_dataset("digits")
+    """A federation before its first round, and its engine."""
+    dataset = dataset or load_dataset("digits")
     settings = config.training
-    simulation = config.data.simulation(found, config.game, settings.seed)
-    engine = engine or make_engine(found, simulation, settings, config.game.clients.size)
+    simulation = config.data.simulation(dataset, config.game, settings.seed)
+    engine = engine or make_engine(dataset, simulation, settings, config.game.clients.size)
     policy = policy or make_policy(config.policy, config.game, config.solve, settings.seed)
     return Federation(config.game, simulation, policy, settings, engine), engine
 
 
 def buffers_of(federation: Federation) -> list[MemoryBuffer[IndexedSamples]]:
-    """The clients' buffers, to look at."""
+    """The clients' buffers."""
     return federation._buffers
 
 
 def facts(record: Any) -> dict[str, Any]:
-    """A record without its time."""
+    """The fields of a record without its duration."""
     return {name: value for name, value in vars(record).items() if name != "seconds"}

@@ -1,6 +1,6 @@
 """Flower's client and server apps in one process: real messages, real apps, no transport.
 
-As in Flower's simulation, every message is answered by a copy of the client app that was pickled and read.
+As in Flower's simulation, every message is answered by an unpickled copy of the client app.
 """
 
 import copy
@@ -20,7 +20,7 @@ from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.server_store import Round
 from loading import load
 
-cloudpickle: Any = ray_cloudpickle  # what Flower sends apps with
+cloudpickle: Any = ray_cloudpickle  # Flower pickles apps with it
 Answer = Callable[[], Message]
 Meddle = Callable[[int, Message, Answer], Message | None]
 
@@ -28,7 +28,7 @@ SMALL = ("game.num_rounds=5", "clients.count=4", "clients.initial_volume=60", "t
 
 
 class InProcessGrid(Grid):
-    """Nodes of a client app; what `meddle` makes of (client, message, answer) is the reply, or silence."""
+    """Nodes of a client app; `meddle(client, message, answer)` returns the reply, or None for no reply."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class InProcessGrid(Grid):
         self.meddle = meddle or (lambda client, message, answer: answer())
         self.sent: list[Message] = []
         self.received: list[Message] = []
-        self._waiting: dict[str, Message] = {}  # replies that nobody has pulled yet
+        self._waiting: dict[str, Message] = {}  # replies that have not been pulled yet
         self._run = FlowerRun.create_empty(run_id=1)
         self._run_config = run_config or {}
         self._contexts = {node: self._context(node, k) for node, k in self.nodes.items()}
 
     def move(self, client: int, node: int, keep: bool = False) -> None:
-        """A client starts again at another node; with `keep` somebody there only says so."""
+        """Restart a client at another node; with `keep` both nodes claim to be this client."""
         if not keep:
             self.nodes = {old: k for old, k in self.nodes.items() if k != client}
         self.nodes[node] = client
@@ -98,8 +98,8 @@ class InProcessGrid(Grid):
         try:
             app: ClientApp = cloudpickle.loads(self._app)
             return app(copy.deepcopy(arrived), self._contexts[node])
-        except Exception as fault:  # as a SuperNode does
-            return Message(Error(code=0, reason=str(fault)), reply_to=arrived)
+        except Exception as error:  # as a SuperNode does
+            return Message(Error(code=0, reason=str(error)), reply_to=arrived)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self._waiting.pop(name) for name in message_ids if name in self._waiting]
@@ -158,10 +158,10 @@ class Run:
 
 
 def is_training(message: Message) -> bool:
-    """Whether a message asks to train."""
+    """Whether a message is a request to train."""
     return message.metadata.message_type.startswith("train")
 
 
 def in_cents(payment: float) -> int:
-    """What a round costs."""
+    """A payment in cents."""
     return round(100 * payment)

@@ -1,4 +1,4 @@
-"""Flower's commands as processes: a home of their own, free ports, and nothing left behind."""
+"""Runs Flower's commands as processes, with a separate home directory and free ports, and cleans up."""
 
 import importlib.util
 import os
@@ -28,7 +28,7 @@ def script() -> Any:
 
 @contextmanager
 def flower_home(folder: Path) -> Iterator[dict[str, str]]:
-    """An environment for `flwr`; in the end the SuperLink that `flwr run` left running is stopped."""
+    """An environment for `flwr`; at the end the SuperLink that `flwr run` left running is stopped."""
     http, control = script().free_ports(2)
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http), "FLWR_LOCAL_CONTROL_API_PORT": str(control)}
@@ -42,15 +42,15 @@ def flower_home(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def with_home(folder: Path) -> list[int]:
-    """The processes whose Flower lives in a folder."""
-    mark, found = f"FLWR_HOME={folder}".encode(), []
+    """The ids of the processes with this FLWR_HOME."""
+    mark, pids = f"FLWR_HOME={folder}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
-def run(command: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
-    """A command to its end; what it prints is kept."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **how)
+def run(command: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end and capture its output."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **options)

@@ -1,4 +1,4 @@
-"""Mutated inputs for every command: what a stranger, a slip of the finger or a bad disk could hand it."""
+"""Mutated inputs for every command: hostile input, typing errors and damaged files."""
 
 import random
 import re
@@ -107,13 +107,13 @@ LONG = re.compile(rb"(num_rounds|count|epochs|evaluations|max_iterations|workers
 
 @dataclass(frozen=True)
 class Corpus:
-    """Whole inputs to mutate: a plan, a finished run, one that was stopped, files."""
+    """Valid inputs to mutate: a plan, a finished run, an interrupted run, and files."""
 
     folder: Path
 
     @staticmethod
     def make(folder: Path, command: Callable[..., tuple[int, str, str]]) -> "Corpus":
-        """Let the commands themselves write what is mutated later."""
+        """Write the inputs with the commands themselves."""
         (folder / "config.toml").write_text(CONFIG)
         (folder / "clients.csv").write_text(CLIENTS)
         write_dataset(folder / "own.npz")
@@ -135,17 +135,17 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Case:
-    """A command on inputs of which one is mutated."""
+    """A command with a mutated input."""
 
     arguments: tuple[str, ...]
     stdin: str = ""
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Some bytes with one to three mutations."""
+    """The bytes with one to three mutations."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         data = chance.choice(_MUTATIONS)(data, chance)
-    return LONG.sub(rb"\1 = 3", data)  # legal, but would take minutes
+    return LONG.sub(rb"\1 = 3", data)  # valid, but would take minutes
 
 
 def _flip(data: bytes, chance: random.Random) -> bytes:
@@ -176,20 +176,20 @@ def _repeat(data: bytes, chance: random.Random) -> bytes:
 
 
 def _another_value(data: bytes, chance: random.Random) -> bytes:
-    """One number or text of a text file is an odd one."""
-    found = list(re.finditer(rb'(?<![\w.])(-?\d[\w.+-]*|"[^"\n]*")', data[:100_000]))
-    if not found:
+    """Replace one number or string of a text file by an odd value."""
+    values = list(re.finditer(rb'(?<![\w.])(-?\d[\w.+-]*|"[^"\n]*")', data[:100_000]))
+    if not values:
         return _flip(data, chance)
-    one = chance.choice(found)
+    value = chance.choice(values)
     odd = chance.choice(ODD).encode("utf-8", "surrogateescape")
-    return data[: one.start()] + odd + data[one.end() :]
+    return data[: value.start()] + odd + data[value.end() :]
 
 
 _MUTATIONS = (_flip, _truncate, _cut, _insert, _repeat, _another_value, _another_value)
 
 
 def case(corpus: Corpus, place: Path, seed: int) -> Case:
-    """The case of a seed, its files in `place`."""
+    """The case of a seed, with its files in `place`."""
     chance = random.Random(seed)
     kind = chance.choices(list(_KINDS), weights=list(_KINDS.values()))[0]
     return kind(corpus, place, chance)
@@ -255,7 +255,7 @@ def _certify(corpus: Corpus, place: Path, chance: random.Random) -> Case:
 
 
 def _certify_arrays(corpus: Corpus, place: Path, chance: random.Random) -> Case:
-    """A plan whose arrays are of another type or shape, in an undamaged file."""
+    """A plan with an array of another type or shape, in an undamaged file."""
     folder = _copy(corpus, "plan", place)
     with np.load(folder / "plan.npz", allow_pickle=False) as stored:
         arrays = dict(stored)
@@ -314,9 +314,9 @@ def _ledger(corpus: Corpus, place: Path, chance: random.Random) -> Case:
     if chance.random() < 0.5:
         path.write_bytes(mutated(path.read_bytes(), chance))
     else:
-        with sqlite3.connect(path) as book:
-            tables = [row[0] for row in book.execute("select name from sqlite_master where type='table'")]
-            book.execute(f"drop table {chance.choice(tables)}")
+        with sqlite3.connect(path) as ledger:
+            tables = [row[0] for row in ledger.execute("select name from sqlite_master where type='table'")]
+            ledger.execute(f"drop table {chance.choice(tables)}")
     return Case(("ledger", str(path)))
 
 
@@ -345,7 +345,7 @@ def _odd_paths(corpus: Corpus, place: Path, chance: random.Random) -> Case:
 
 
 def _odd_options(corpus: Corpus, place: Path, chance: random.Random) -> Case:
-    value = chance.choice([odd for odd in ODD if "\0" not in odd])  # which no argument of a process can have
+    value = chance.choice([odd for odd in ODD if "\0" not in odd])  # arguments cannot contain NUL
     command = chance.choice(
         (
             ("plan", *told(*TINY), "--payment", value),

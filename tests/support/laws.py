@@ -1,4 +1,4 @@
-"""The laws that tests hold the solvers to, written down once more and independently of them."""
+"""The laws that tests check the solvers against, implemented independently of the solvers."""
 
 import clarabel
 import numpy as np
@@ -41,12 +41,12 @@ def kkt_residual(
 
 
 def money(price: Array, volume: Array, collection: Array, alpha: float, beta: float) -> float:
-    """What one client earns at fixed prices."""
+    """The utility of one client at fixed prices."""
     return float(np.sum(price * volume - alpha * collection**2 - beta * volume**2))
 
 
 def holding(num_rounds: int, conservation_rate: float) -> Array:
-    """The matrix L with D = L·Δ + D(0)·θ^t: what is collected in s and still there in t."""
+    """The matrix L with D = L·Δ + D(0)·θ^t: the share of Δ(s) that is left in round t."""
     lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)[None, :] - 1
     return np.where(lag >= 0, float(conservation_rate) ** np.maximum(lag, 0), 0.0)
 
@@ -58,7 +58,7 @@ def qp_optimum(
     num_rounds = len(price)
     kept = initial * float(conservation_rate) ** np.arange(num_rounds)
     held = holding(num_rounds, conservation_rate)
-    # Units of money and samples near 1, so that the solver's tolerances mean something.
+    # Scaled so that money and samples are near 1, as the solver's tolerances assume.
     quadratic = 2 * alpha * np.eye(num_rounds) + 2 * beta * held.T @ held
     linear = -(held.T @ (price - 2 * beta * kept))
     unit = np.abs(linear).max() or 1.0
@@ -74,25 +74,25 @@ def qp_optimum(
         [clarabel.NonnegativeConeT(num_rounds)],
         options,
     )
-    found = solver.solve()
-    assert str(found.status) in ("Solved", "AlmostSolved"), found.status
-    collection = np.maximum(np.array(found.x) * size, 0)
+    solution = solver.solve()
+    assert str(solution.status) in ("Solved", "AlmostSolved"), solution.status
+    collection = np.maximum(np.array(solution.x) * size, 0)
     return held @ collection + kept, collection, float(unit * size)
 
 
 def rough_price(generator: np.random.Generator, num_rounds: int) -> Array:
-    """Price series that no equilibrium would have: flat, over many magnitudes, or mostly nothing."""
+    """A price series unlike any equilibrium's: flat, over many magnitudes, or with many zeros."""
     kind = generator.integers(3)
     if kind == 0:
         return generator.random(num_rounds)
     if kind == 1:
         return np.asarray(10 ** generator.uniform(-6, 3, num_rounds))
-    some = generator.random(num_rounds) < 0.5
-    return np.where(some, 0.0, 10 ** generator.uniform(-4, 4, num_rounds))
+    zero = generator.random(num_rounds) < 0.5
+    return np.where(zero, 0.0, 10 ** generator.uniform(-4, 4, num_rounds))
 
 
 def rough_clients(generator: np.random.Generator, count: int) -> tuple[Array, Array, Array]:
-    """Initial volumes, collection costs and training costs over many magnitudes, zeros among them."""
+    """Initial volumes, collection costs and training costs over many magnitudes, including zeros."""
     initial = np.where(generator.random(count) < 0.2, 0.0, 10 ** generator.uniform(-2, 4, count))
     alpha = 10 ** generator.uniform(-5, 0, count)
     beta = np.where(generator.random(count) < 0.2, 0.0, 10 ** generator.uniform(-6, 0, count))
@@ -100,7 +100,7 @@ def rough_clients(generator: np.random.Generator, count: int) -> tuple[Array, Ar
 
 
 def random_game(seed: int) -> Game:
-    """A game that somebody could have: sizes, costs and weights over several magnitudes."""
+    """A realistic game: sizes, costs and weights over several magnitudes."""
     generator = np.random.default_rng(seed)
     alpha, beta = 10 ** generator.uniform(-5, -2), 10 ** generator.uniform(-7, -3)
     clients = Clients.draw(
@@ -154,7 +154,7 @@ def wild_game(seed: int) -> tuple[Game, Competition]:
 
 
 def dense_offers(game: Game, payments: int, rates: int) -> tuple[Array, Array]:
-    """Payments over all magnitudes of a range, and conservation rates, more of them towards 1."""
+    """Payments over all magnitudes of a range, and conservation rates, denser towards 1."""
     (low, high), (least, most) = game.payment_range, game.conservation_range
     bottom, top = np.clip([1e-10, 1e18], low, high)
     spread = np.geomspace(max(bottom, 1e-300), max(top, 1e-300), payments)

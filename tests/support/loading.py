@@ -1,4 +1,4 @@
-"""Experiments from `key=value` texts, as the command line has them."""
+"""Experiments from `key=value` strings, as on the command line."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,5 +15,5 @@ def load(path: Path | None = None, changes: Iterable[str] = ()) -> Experiment:
 
 
 def pausing(condition: Callable[[], bool]) -> Callable[[Record], Action | None]:
-    """A callback that pauses a run after the first round at whose end a condition holds."""
+    """A callback that pauses a run after the first round at the end of which a condition holds."""
     return lambda _: Action.PAUSE if condition() else None

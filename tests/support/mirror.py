@@ -15,10 +15,10 @@ class Mirror:
 
     Attributes:
         files: name to bytes.
-        fault: how it misbehaves; "truncates" sends half of what it promised and hangs up, "stalls" does not
-            hang up, "lies" sends other bytes of the same length.
-        faults: how many requests the fault lasts for.
-        requests: (name, first byte asked for) of every request so far.
+        fault: how it fails; "truncates" sends half of the announced bytes and closes the connection, "stalls"
+            does not close it, "lies" sends other bytes of the same length.
+        faults: the number of requests that fail.
+        requests: (name, first requested byte) of every request so far.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
@@ -43,11 +43,11 @@ def mirror(files: dict[str, bytes]) -> Iterator[Mirror]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             """Answer, or fail as `fault` says."""
-            with suppress(ConnectionError):  # the other side may have heard enough
+            with suppress(ConnectionError):  # the client may close the connection early
                 _answer(self, served)
 
         def log_message(self, format: str, *values: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

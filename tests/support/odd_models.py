@@ -1,4 +1,4 @@
-"""Models that behave when they are tried and misbehave later, for the tests of plugins."""
+"""Models that pass the initial check and fail later, for the tests of plugins."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Fails(_Linear):
 
 
 class Tuple(_Linear):
-    """Returns two things in training, as models with an auxiliary output do."""
+    """Returns two outputs in training, as models with an auxiliary output do."""
 
     def forward(self, images: Tensor) -> Any:
         logits = super().forward(images)
@@ -32,14 +32,14 @@ class Tuple(_Linear):
 
 
 class Short(_Linear):
-    """Loses a sample."""
+    """Returns logits for one sample too few."""
 
     def forward(self, images: Tensor) -> Any:
         return super().forward(images[1:] if len(images) > 2 else images)
 
 
 class Untested(_Linear):
-    """Raises when it is tested on more than two samples."""
+    """Raises when it is evaluated on more than two samples."""
 
     def forward(self, images: Tensor) -> Any:
         if not self.training and len(images) > 2:
@@ -55,7 +55,7 @@ class Constant(_Linear):
 
 
 class Lost(_Linear):
-    """Begins with what is not a number."""
+    """Has NaN among its initial weights."""
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(shape, num_classes)
@@ -63,7 +63,7 @@ class Lost(_Linear):
 
 
 class Ends(_Linear):
-    """Ends its process politely."""
+    """Exits its process with `SystemExit`."""
 
     def forward(self, images: Tensor) -> Any:
         if self.training:

@@ -1,4 +1,4 @@
-"""Models of a user's own, for the tests of training with torch."""
+"""User-defined models, for the tests of training with torch."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from dufl.learning.models import Logistic as Logistic  # the logistic model thro
 
 
 class Normalised(nn.Module):
-    """With running statistics, random layers, and something to say."""
+    """A model with running statistics and random layers that prints."""
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -21,16 +21,16 @@ class Normalised(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Says something on standard output, which workers use themselves."""
+        """Prints to standard output, which workers use for their replies."""
         print("forward")
         return self.layers(images)  # type: ignore[no-any-return]
 
 
 class Mortal(Normalised):
-    """Dies with its process while a file says so."""
+    """Kills its process while a certain file exists."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """May be the last thing that its process does."""
+        """Kills the process if the file exists."""
         import os
         import signal
         from pathlib import Path

@@ -45,7 +45,7 @@ class Scaffold:
 
 
 class Half:
-    """A policy: every client keeps half of its samples and collects as many."""
+    """A policy: every client keeps half of its samples and collects the other half anew."""
 
     def __init__(self, game: dufl.Game, seed: int) -> None:
         self._game = game

@@ -1,4 +1,4 @@
-"""Where the real dataset files are: `../shared/data` beside the checkout, or `$DUFL_DATA`."""
+"""The location of the real dataset files: `../shared/data` beside the checkout, or `$DUFL_DATA`."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ FOLDERS = {
 
 
 def real(name: str) -> Path:
-    """The folder of all datasets, if it has this one; otherwise the test is skipped."""
+    """The folder of all datasets, if it contains this one; otherwise the test is skipped."""
     if not (REAL / FOLDERS[name]).is_dir():
         pytest.skip(f"no real {name} in {REAL}: set DUFL_DATA to a folder with {FOLDERS[name]}/")
     return REAL

@@ -1,4 +1,4 @@
-"""What the tests of reports share: runs to report on, and the page taken apart."""
+"""Helpers for the tests of reports: runs to report on, and a parser for the page."""
 
 import base64
 import csv
@@ -26,7 +26,7 @@ Columns = dict[str, list[float]]
 
 
 def make_run(folder: Path, *changes: str, stop: Callable[[int], bool] = lambda _: False) -> Path:
-    """A small run; it stops where it is told to."""
+    """A small run that pauses when `stop`, called with the number of finished rounds, returns True."""
     seen: list[Any] = []
     config = load(None, [*SMALL, *ROUNDS, *changes])
     train(config, out=folder, callbacks=[pausing(lambda: stop(len(seen) + 1)), seen.append])
@@ -34,7 +34,7 @@ def make_run(folder: Path, *changes: str, stop: Callable[[int], bool] = lambda _
 
 
 def make_runs(folder: Path) -> Path:
-    """What `dufl compare --seeds 2` leaves behind."""
+    """The run directories that `dufl compare --seeds 2` writes."""
     for policy in ("dufl", "static"):
         for seed in (0, 1):
             make_run(folder / f"fedavg-{policy}-{seed}", f"policy={policy}", f"training.seed={seed}")
@@ -42,14 +42,14 @@ def make_runs(folder: Path) -> Path:
 
 
 def metrics(folder: Path, name: str) -> Array:
-    """A field of the records, read without any of our code."""
+    """A field of the records, read independently of the library."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return np.array([json.loads(line)[name] for line in lines], float)
 
 
 @dataclass
 class Table:
-    """A table of the page: its caption, its heads, and its rows as they are shown and as they sort."""
+    """A table of the page: its caption, its heads, its rows as displayed, and its values for sorting."""
 
     caption: str = ""
     heads: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Table:
 
 
 class Page(HTMLParser):
-    """The page taken apart."""
+    """The parsed page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Page(HTMLParser):
         self.charts: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed[1])))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See what is there."""
+        """Record tags, addresses, images and table cells."""
         given = dict(attrs)
         self.tags.append(tag)
         self.addresses += [given[name] or "" for name in ("href", "src") if name in given]
@@ -96,11 +96,11 @@ class Page(HTMLParser):
             self.tables[-1].heads.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        """Every element is closed in its turn."""
+        """Check that elements are closed in order."""
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Texts, where they belong."""
+        """Record texts, captions and cells."""
         if "script" in self._open or "style" in self._open:
             return
         self.text += data
@@ -112,18 +112,18 @@ class Page(HTMLParser):
             self.tables[-1].heads[-1] += data
 
     def table(self, caption: str) -> Table:
-        """The one table whose caption has these words."""
-        (found,) = [table for table in self.tables if caption in table.caption]
-        return found
+        """The only table whose caption contains a text."""
+        (match,) = [table for table in self.tables if caption in table.caption]
+        return match
 
     def csv(self, name: str) -> Columns:
         """The CSV file of a chart, by column."""
         heads, *rows = csv.reader(io.StringIO(self.charts[name]["csv"]))
         assert all(len(row) == len(heads) for row in rows)
-        first = 1 if heads[0] == "plan" else 0  # the one column of names
+        first = 1 if heads[0] == "plan" else 0  # the only column of names
         return {head: [float(row[i]) for row in rows] for i, head in enumerate(heads) if i >= first}
 
 
 def report(*places: Path, out: Path) -> Page:
-    """The page of some runs, taken apart."""
+    """The parsed report on some runs."""
     return Page(write_report(places, out).path.read_text(encoding="utf-8"))

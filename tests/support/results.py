@@ -1,4 +1,4 @@
-"""Results on disk that are changed by hand, in a way that their checksums go with."""
+"""Changes results on disk and updates their checksums."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dufl.experiment.output import Manifest
 
 
 def reseal(folder: Path) -> None:
-    """Let the manifest list the files as they are now; those that are gone no more."""
+    """Update the manifest to the current files; removed files are dropped from it."""
     manifest = Manifest.read(folder)
     assert manifest
     there = [name for name in manifest.files if (folder / name).exists()]
