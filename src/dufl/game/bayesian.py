@@ -1,9 +1,9 @@
-"""The paper's search: a Gaussian process for the cost, and expected improvement to choose with.
+"""The paper's search: a Gaussian process models the cost, and expected improvement selects the next point.
 
     EI(R, θ) = E[max(U_min − Û(R, θ), 0)] = (U_min − m)·Φ(z) + s·ϕ(z),   z = (U_min − m)/s
 
 for a posterior of mean m and standard deviation s. The process has a Matérn 5/2 kernel with one
-length scale an axis, on the unit square over the two ranges. One departure from the paper: the
+length scale per axis, on the unit square over the two ranges. One departure from the paper: the
 process models log U, cut off at e times the least U seen, because U grows without bound where data
 dies out (R → 0, θ < 1).
 """
@@ -20,7 +20,7 @@ from dufl.game.dynamics import Array
 from dufl.game.search import Choice
 from dufl.inputs import Interval
 
-FIRST = 8  # evaluations before the process is asked
+FIRST = 8  # evaluations before the process is used
 CANDIDATES = 1024
 NUGGET = 1e-8
 FAR = 1.0
@@ -37,8 +37,8 @@ def minimize(
 ) -> Choice:
     """The best of `evaluations` points: a few spread over the square, the rest by EI.
 
-    The corner of no update (least payment, most conservation) is always among the first, and so
-    is `known`, a point that is thought to be good.
+    The corner of no update (least payment, most conservation) is always among the first points, and so
+    is `known`, a point that is expected to be good.
     """
     low = np.array([payment_range[0], conservation_range[0]])
     width = np.array([payment_range[1], conservation_range[1]]) - low
@@ -79,7 +79,7 @@ def _fit(points: Array, values: Array, scales: Array) -> tuple[GaussianProcessRe
         value, slope = process.log_marginal_likelihood(theta, eval_gradient=True)
         return -value, -slope
 
-    found = optimize.minimize(
+    result = optimize.minimize(
         unlikelihood,
         scales,
         jac=True,
@@ -87,13 +87,13 @@ def _fit(points: Array, values: Array, scales: Array) -> tuple[GaussianProcessRe
         bounds=_LOG_BOUNDS,
         options={"maxiter": 15},
     )
-    best = kernel.clone_with_theta(found.x)
+    best = kernel.clone_with_theta(result.x)
     fitted = GaussianProcessRegressor(best, alpha=NUGGET, optimizer=None).fit(points, values)
-    return fitted, found.x
+    return fitted, result.x
 
 
 def _candidates(incumbent: Array, generator: np.random.Generator) -> Array:
-    """Where improvement is looked for: everywhere, and near the best point so far."""
+    """Candidate points: half of them anywhere, half near the best point so far."""
     everywhere = generator.random((CANDIDATES // 2, 2))
     reach = 10.0 ** generator.uniform(-3, -0.5, (CANDIDATES // 2, 1))
     near = incumbent + reach * generator.standard_normal((CANDIDATES // 2, 2))
@@ -101,7 +101,7 @@ def _candidates(incumbent: Array, generator: np.random.Generator) -> Array:
 
 
 def _logarithm(costs: Array) -> Array:
-    """Log U, cut off where it is far above the least: there only "bad" matters, not how bad."""
+    """Log U, cut off far above the least value: the search need not know how bad a bad point is."""
     values = np.log(np.clip(costs, 1e-300, 1e300))
     return np.asarray(np.minimum(values, values.min() + FAR))
 

@@ -1,4 +1,4 @@
-"""How far any profile is from equilibrium, judged without the solvers that made it.
+"""Measures how far any profile is from equilibrium, independently of the solvers.
 
 For every client: by how much it violates the conditions of optimality (KKT), and the largest utility it
 could still gain by deviating alone, found by dynamic programming (`deviation`). Two deviations:
@@ -8,7 +8,7 @@ could still gain by deviating alone, found by dynamic programming (`deviation`).
 
 In the second, the payment R·D/(F+D) against the others' volume F is concave but not quadratic.
 Replaced by its tangent it gives an upper bound of the gain, by its second-order expansion a better
-deviation; a few rounds of both close the gap. What is reported is the upper bound.
+deviation; a few iterations of both close the gap. The upper bound is reported.
 """
 
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ from dufl.game.dynamics import Array
 from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 
-CERTIFIED = 1e-6  # the relative error with which a profile passes for an equilibrium
+CERTIFIED = 1e-6  # the relative error up to which a profile counts as an equilibrium
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is wrong with a profile of volumes and collections; nothing, if all of it is near 0.
+    """The residuals of a profile of volumes and collections; at an equilibrium all are near 0.
 
     Attributes:
-        competition: the game that was played, hence which gain counts.
-        law_residual: by how much D_k(t+1) differs from θ·D_k(t) + Δ_k(t) or Δ_k(t) is negative, a
+        competition: the game that was played; it determines which gain counts.
+        law_residual: by how much D_k(t+1) differs from θ·D_k(t) + Δ_k(t) or Δ_k(t) is negative, per
             client, relative to its largest volume.
-        kkt_residual: the largest violation of Δ = [λ]^+/(2α), a client, in money per sample relative
+        kkt_residual: the largest violation of Δ = [λ]^+/(2α), per client, in money per sample relative
             to the largest price or marginal cost.
-        fixed_gain: what a client can gain with φ held fixed, in money.
-        influence_gain: what it can gain if it knows its influence on φ (an upper bound).
-        turnover: what it is paid plus what it spends: the scale of the gains.
-        utility: what it is paid less what it spends. Below 0 it would rather stay away, which is no deviation
-            inside the game: the certificate reports it and does not judge it.
+        fixed_gain: what each client can gain with φ held fixed, in money.
+        influence_gain: what each client can gain if it knows its influence on φ (an upper bound).
+        turnover: what each client is paid plus what it spends: the scale of the gains.
+        utility: what each client is paid less what it spends. A client with negative utility would rather not
+            take part. That is no deviation inside the game, so it does not affect `holds`.
         equilibrium_residual: max_t |Σ_k D*_k(t)/φ(t) − 1| for the clients' best deviations D*.
     """
 
@@ -66,7 +66,7 @@ class Certificate:
 
     @property
     def influence(self) -> float:
-        """The largest relative gain from knowing one's influence: what the mean field leaves out."""
+        """The largest relative gain of a client that knows its influence, which the mean field neglects."""
         return _largest(self.influence_gain, self.turnover)
 
     @property
@@ -82,7 +82,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found about some of the clients."""
+    """The residuals of some of the clients."""
 
     columns: Array  # law, kkt, fixed gain, influence gain, turnover, utility; one row per client
     best_total: Array
@@ -96,7 +96,7 @@ def certify_profile(
     collection: Array,
     competition: Competition = "mean-field",
 ) -> Certificate:
-    """Judge any profile: `volume` and `collection` of shape (rounds, clients).
+    """Certify any profile: `volume` and `collection` of shape (rounds, clients).
 
     >>> game = Game(num_rounds=3)
     >>> idle = np.full((3, 15), 1000.0)
@@ -111,8 +111,8 @@ def certify_profile(
         if values.shape != shape:
             raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
     total = np.asarray((volume * game.clients.multiplicity).sum(axis=1))
-    found = examine(game.clients, payment, conservation_rate, total, volume, collection, competition)
-    return conclude([found], total, competition)
+    findings = examine(game.clients, payment, conservation_rate, total, volume, collection, competition)
+    return conclude([findings], total, competition)
 
 
 def examine(
@@ -124,11 +124,11 @@ def examine(
     collection: Array,
     competition: Competition,
 ) -> Findings:
-    """Judge some of the clients, given the total volume of all."""
+    """Examine some of the clients, given the total volume of all."""
     columns = np.zeros((clients.size, 6))
     best_total = np.zeros_like(total_volume)
     if payment > 0 and not (total_volume > 0).all():
-        columns[:, 2:4] = np.inf  # whoever holds one sample is paid everything
+        columns[:, 2:4] = np.inf  # a client that holds a single sample is paid everything
         return Findings(columns, best_total)
     _examine(
         float(payment),
@@ -148,7 +148,7 @@ def examine(
 
 
 def conclude(findings: Sequence[Findings], total_volume: Array, competition: Competition) -> Certificate:
-    """The certificate from what was found about all clients, part by part."""
+    """The certificate from the findings about all parts of the population."""
     law, kkt, fixed, influence, turnover, utility = np.concatenate([f.columns for f in findings]).T
     best = np.sum([f.best_total for f in findings], axis=0)
     apart = np.abs(best - total_volume)
@@ -268,7 +268,7 @@ def _influence(
     turnover: float,
     better: Array,
 ) -> float:
-    """An upper bound of what a client gains that knows its influence; its deviation in `better`."""
+    """An upper bound on the gain of a client that knows its influence; writes its deviation to `better`."""
     num_rounds = held.size
     price, curvature = np.zeros(num_rounds), np.zeros(num_rounds)
     now, collected_now = held.copy(), gathered.copy()
@@ -290,7 +290,7 @@ def _influence(
             curvature[t] += bend
         best_deviation(price, curvature, theta, alpha, initial, trial, collected)
         step, rise = 1.0, -1.0
-        while rise <= 0 and step > 1e-3:  # the way to the expansion's optimum leads up at first
+        while rise <= 0 and step > 1e-3:  # the gain rises at first towards the optimum of the expansion
             aim = now + step * (trial - now)
             collected_aim = collected_now + step * (collected - collected_now)
             rise = _true_gain(payment, beta, alpha, others, now, collected_now, aim, collected_aim)

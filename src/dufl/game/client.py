@@ -1,4 +1,4 @@
-"""A client's best response to a price, exactly, and two simpler strategies to compare it with.
+"""A client's exact best response to a price, and two simpler strategies for comparison.
 
 Proposition 1. Paid p(t) for every sample it holds in round t, a client maximises the concave
 
@@ -12,8 +12,8 @@ It is solved by sweeps. For a set of blocked rounds (Δ = 0), λ(t) = b(t) − a
     f = 2α/(2α + a')  in a free round,  1 in a blocked one;    a', b' of round t+1
     a(t) = 2β + θ²·f·a',    b(t) = p(t) + θ·f·b',    Δ(t) = (b' − a'·θ·D(t))/(2α + a') if free,
 
-backwards for a and b, forwards for D. Start with every round free, block the rounds whose Δ came
-out negative, and repeat. A blocked round never has to be freed again: as a linear complementarity
+backwards for a and b, forwards for D. Start with every round free, block the rounds with a negative
+Δ, and repeat. A blocked round never has to be freed again: as a linear complementarity
 problem in the multipliers of Δ ≥ 0, this one has the matrix Q⁻¹ = (I − (I + (α/β)·B)⁻¹)/(2α) with B
 tridiagonal and its off-diagonal −θ, so Q⁻¹ is an M-matrix, for which the multipliers only ever rise
 from one such step to the next (Howard's monotone policy iteration). Hence no cycle, at most T
@@ -33,7 +33,7 @@ from dufl.game.population import Clients, Values
 from dufl.game.threads import in_order
 
 LANES = 16  # clients per block: the innermost loops run over them, as vector instructions
-NEGLIGIBLE = 1e-7  # what is left of a sensitivity when the rounds further off are not looked at
+NEGLIGIBLE = 1e-7  # the relative sensitivity below which more distant rounds are neglected
 NOTHING = np.empty((0, 0))
 
 
@@ -47,8 +47,8 @@ def best_response(
     """Each client's optimal volume D_k(t) and collection Δ_k(t) at a given price per sample.
 
     Args:
-        price: p(t) = R/φ(t), one a round.
-        initial_volume: D_k(0), one a client or one for all; likewise the costs.
+        price: p(t) = R/φ(t), one per round.
+        initial_volume: D_k(0), one per client or one for all; likewise the costs.
         collection_cost: α_k > 0.
         training_cost: β_k >= 0.
         conservation_rate: θ in [0, 1].
@@ -62,7 +62,7 @@ def best_response(
     """
     prices = np.ascontiguousarray(price, dtype=np.float64)
     if prices.ndim != 1 or prices.size < 2 or not np.isfinite(prices).all():
-        raise InputError.of("price", "two or more finite numbers, one a round", f"{price!r:.80}")
+        raise InputError.of("price", "two or more finite numbers, one per round", f"{price!r:.80}")
     if not 0 <= conservation_rate <= 1:
         raise InputError.of("conservation_rate", "in [0, 1]", conservation_rate)
     clients = Clients(initial_volume, collection_cost, training_cost, allow_empty=True)
@@ -72,7 +72,7 @@ def best_response(
 def trajectories(
     clients: Clients, price: Array, slope: Array, conservation_rate: float
 ) -> tuple[Array, Array]:
-    """`volume` and `collection` of every client, in memory at once."""
+    """`volume` and `collection` of every client, each as one array in memory."""
     shape = (price.size, clients.size)
     held, collected = np.empty(shape), np.empty(shape)
 
@@ -90,10 +90,10 @@ def total_response(
     conservation_rate: float,
     sensitivity: Array = NOTHING,
 ) -> Array:
-    """Σ_k D_k(t), each client counted with its multiplicity; one best-response pass.
+    """Σ_k D_k(t), with every client weighted by its multiplicity; one best-response pass.
 
     Args:
-        clients: who answers.
+        clients: the clients that respond.
         price: p(t).
         slope: by how much a client's own volume lowers its price.
         conservation_rate: θ.
@@ -122,10 +122,9 @@ def zero_strategy(initial_volume: Array, num_rounds: int, conservation_rate: flo
 def random_strategy(
     initial_volume: Array, collection: Array, conservation_rate: float, seed: int = 0
 ) -> tuple[Array, Array]:
-    """Collect at random what `collection` collects in all: `volume` and `collection`.
+    """Collect at random, with the same expected total as `collection`: `volume` and `collection`.
 
-    Every round but the last has an independent uniform draw from [0, 2·mean], so that the expected
-    total of a client is that of `collection`.
+    In every round but the last, a client collects an independent uniform draw from [0, 2·mean].
     """
     num_rounds = len(collection)
     mean = collection.sum(axis=0) / (num_rounds - 1)
@@ -225,7 +224,7 @@ def _sweep_backward(
     b: Array,
     gain: Array,
 ) -> None:
-    """λ(t) = b(t) − a(t)·D(t) for the rounds that are free now."""
+    """λ(t) = b(t) − a(t)·D(t) for the current free rounds."""
     last = price.size - 1
     for lane in range(LANES):
         a[last, lane] = two_beta[lane] + slope[last]
@@ -248,7 +247,7 @@ def _sweep_forward(
     free: Array,
     volume: Array,
 ) -> float:
-    """D; blocks the rounds whose Δ is negative and returns how many these are."""
+    """Compute D, block the rounds whose Δ is negative, and return their number."""
     negative = np.zeros(LANES)
     for t in range(volume.shape[0] - 1):
         for lane in range(LANES):

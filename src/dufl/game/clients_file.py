@@ -1,4 +1,4 @@
-"""Clients as a CSV file: a header with the names in `COLUMNS`, then one line a client."""
+"""Clients as a CSV file: a header with the names in `COLUMNS`, then one line per client."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ _REQUIRED = COLUMNS[:3]
 
 
 def write_columns(columns: Sequence[Sequence[float]]) -> str:
-    """The text of the file, numbers in full; no capacity is an empty cell."""
+    """The text of the file, with numbers in full precision; an infinite capacity is an empty cell."""
     lines = [",".join(COLUMNS)]
     for row in zip(*columns, strict=True):
         lines.append(",".join("" if value == math.inf else repr(value) for value in row))
@@ -21,19 +21,19 @@ def write_columns(columns: Sequence[Sequence[float]]) -> str:
 
 
 def read_columns(path: Path) -> dict[str, Any]:
-    """The columns of a file, every cell checked to be a number."""
+    """The columns of a file; raises `InputError` if a cell is not a number."""
     try:
         return parse_columns(path.read_bytes(), str(path))
-    except OSError as fault:
-        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
+    except OSError as error:
+        raise InputError(f"{path} must be a readable CSV file: {error}") from None
 
 
 def parse_columns(content: bytes, path: str) -> dict[str, Any]:
-    """The columns of a file that is called `path`, from what is in it."""
+    """The columns of a file named `path`, from its content."""
     try:
         rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as fault:
-        raise InputError(f"{path} must be a readable CSV file: {fault}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} must be a readable CSV file: {error}") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if len(rows) < 2:
         raise InputError(f"{path} must have a header and at least one client, got {len(rows)} lines")

@@ -1,4 +1,4 @@
-"""A large population as a few weighted types, on which a search is as good and far cheaper."""
+"""Represents a large population by a few weighted types, which makes a search far cheaper."""
 
 from functools import lru_cache
 
@@ -8,13 +8,13 @@ import numpy.typing as npt
 from dufl.game.population import Clients, Vector
 
 
-@lru_cache(maxsize=4)  # a search and the equilibrium after it ask for the same types
+@lru_cache(maxsize=4)  # a search and the equilibrium after it use the same types
 def compress(clients: Clients, size: int) -> Clients:
-    """Represent a population by at most `size` weighted types of nearly alike clients.
+    """Represent a population by at most `size` weighted types of similar clients.
 
-    Cells of equal weight come from halving the population again and again along the feature that
-    varies most (costs on a logarithmic scale). A cell's type has its mean volume, so that totals
-    are kept exactly, and its mean costs: the error is of second order in the width of a cell.
+    The population is repeatedly halved along the feature that varies most (costs on a logarithmic
+    scale), into cells of equal weight. A cell's type has its mean volume, so that totals are
+    preserved exactly, and its mean costs: the error is of second order in the width of a cell.
     """
     if clients.size <= size:
         return clients
@@ -42,7 +42,7 @@ def compress(clients: Clients, size: int) -> Clients:
 
 
 def _features(clients: Clients) -> Vector:
-    """What makes clients behave differently, each feature scaled to unit variance."""
+    """The features that distinguish clients, each scaled to unit variance."""
     cost = clients.training_cost
     floor = cost[cost > 0].min() if (cost > 0).any() else 1.0
     raw = [

@@ -1,13 +1,14 @@
-"""The best a client can do alone, by dynamic programming: the certificate's own way to the optimum.
+"""The best deviation of a single client, by dynamic programming; the certificate uses it.
 
 It shares no formula with the solver. Let V_t(D) be what a client can still earn from round t on with D
-samples in its buffer, and λ_t = V_t' the worth of one more. With price p(t) and curvature c(t),
+samples in its buffer, and λ_t = V_t' the value of one more. With price p(t) and curvature c(t),
 
     V_t(D) = p(t)·D − c(t)/2·D² + max_{Δ ≥ 0} [ V_{t+1}(θ·D + Δ) − α·Δ² ].
 
-λ_t is a falling, continuous and piecewise linear function, kept as its knots. One round back, what
-is worth λ > 0 at y is collected from x = y − λ/(2α), and worth as much there; where λ ≤ 0 nothing is
-collected; then x = θ·D is put in and p(t) − c(t)·D added. No iteration, no active set, no tolerance.
+λ_t is a decreasing, continuous and piecewise linear function, stored as its knots. One round back, a
+knot with λ > 0 at y is reached by collecting from x = y − λ/(2α), where the value is λ too; where λ ≤ 0
+nothing is collected. Then x = θ·D is substituted and p(t) − c(t)·D added. There is no iteration, no
+active set and no tolerance.
 """
 
 import numba
@@ -62,7 +63,7 @@ def _reach(
     alpha: float,
     initial: float,
 ) -> tuple[Array, Array]:
-    """Bounds on the volume in every round: nothing collected; collected as if holding were free."""
+    """Bounds on the volume in every round: if nothing is collected, and if holding samples were free."""
     num_rounds = price.size
     worth = np.empty(num_rounds)
     worth[num_rounds - 1] = max(price[num_rounds - 1], 0.0)
@@ -88,7 +89,7 @@ def _one_round_back(
     floor: float,
     ceiling: float,
 ) -> int:
-    """Append the knots of λ_t, made from those of λ_{t+1} in start..stop; returns where they end."""
+    """Append the knots of λ_t, computed from those of λ_{t+1} in start..stop; returns their end."""
     end = stop
     if theta == 0.0:
         _put(knots, end, floor, price - curvature * floor, -curvature)
@@ -161,7 +162,7 @@ def _collect(
     alpha: float,
     kept: float,
 ) -> float:
-    """The volume y >= kept at which collecting one more costs what it is worth."""
+    """The volume y >= kept at which the marginal cost of collecting equals the value of a sample."""
     reached = kept
     for i in range(start, stop):
         y, worth, slope = knots[i, 0], knots[i, 1], knots[i, 2]

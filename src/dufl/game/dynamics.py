@@ -1,4 +1,4 @@
-"""How a buffer's volume and staleness move from round to round.
+"""How the volume and staleness of a buffer change from round to round.
 
     volume             D_k(t+1) = θ·D_k(t) + Δ_k(t)
     staleness (DoS)    S_k(t) = θ·D_k(t−1)/D_k(t)·(S_k(t−1) + 1) + Δ_k(t−1)/D_k(t)
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 
 def volume(initial_volume: npt.ArrayLike, collection: Array, conservation_rate: float) -> Array:
-    """D_k(t) from D_k(0) and what is collected: the volume law.
+    """D_k(t) from D_k(0) and the collection, by the volume law.
 
     >>> volume([100.0], np.array([[10.0], [0.0], [0.0]]), 0.5).ravel().tolist()
     [100.0, 60.0, 30.0]
@@ -33,7 +33,7 @@ def volume(initial_volume: npt.ArrayLike, collection: Array, conservation_rate: 
 
 
 def collection(volume: Array, conservation_rate: float) -> Array:
-    """Δ_k(t) = D_k(t+1) − θ·D_k(t), from the volumes alone; of one round less than `volume`.
+    """Δ_k(t) = D_k(t+1) − θ·D_k(t), from the volumes alone; one round shorter than `volume`.
 
     >>> collection(np.array([100.0, 60.0, 30.0]), 0.5).tolist()
     [10.0, 0.0]
@@ -44,14 +44,14 @@ def collection(volume: Array, conservation_rate: float) -> Array:
 def staleness(volume: Array, conservation_rate: float, initial_staleness: npt.ArrayLike = 1.0) -> Array:
     """S_k(t) by the definition of the degree of staleness.
 
-    With the volume law in it, the definition reads S(t) = 1 + share·S(t−1), where share is the part
-    of the buffer that was conserved, θ·D(t−1)/D(t). Nothing in an empty buffer is old: S = 1.
+    With the volume law, the definition becomes S(t) = 1 + share·S(t−1), where share is the part
+    of the buffer that was conserved, θ·D(t−1)/D(t). An empty buffer has S = 1.
     """
     held, conserved = volume[1:], conservation_rate * volume[:-1]
     share = np.divide(conserved, held, out=np.zeros_like(held), where=held > 0)
     np.minimum(share, 1.0, out=share)
     start = np.broadcast_to(np.asarray(initial_staleness, dtype=np.float64), volume.shape[1:])
-    single = volume.ndim == 1  # plain numbers are faster than arrays of one
+    single = volume.ndim == 1  # floats are faster than arrays with one element
     rows = accumulate(
         share.tolist() if single else share,
         lambda aged, kept: 1 + kept * aged,

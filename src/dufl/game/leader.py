@@ -1,11 +1,11 @@
 """The server's choice of payment R and conservation rate θ.
 
-`stackelberg` solves the Stackelberg game as it is defined: minimise U(R, θ, φ*(R, θ)) where φ* is
+`stackelberg` solves the Stackelberg game by its definition: minimize U(R, θ, φ*(R, θ)) where φ* is
 the clients' true equilibrium.
 
-`algorithm1` is the paper's loop: with φ held fixed the server minimises its cost over (R, θ), the
-clients answer to the price R/φ, their answers become the new φ, and so on. The server's search is
-blind to how φ will move, so its end is another point, and in general a dearer one.
+`algorithm1` is the paper's loop: with φ held fixed the server minimizes its cost over (R, θ), the
+clients respond to the price R/φ, their responses become the new φ, and so on. The server's search
+does not anticipate how φ will change. It therefore ends at another point, in general with a higher cost.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ class Algorithm1Options(Inputs):
         evaluations: of the cost in one Bayesian search (the paper's M).
         max_iterations: of the loop (the paper's J).
         tolerance: ε, the largest relative change of φ that ends the loop.
-        damping: how much of the old φ is kept, in logarithms: 0 is the paper's plain update,
-            whose φ oscillates; 0.5 converges.
+        damping: the weight of the old φ, in logarithms: 0 is the paper's plain update, with which φ
+            oscillates; 0.5 converges.
         seed: of the Bayesian search.
     """
 
@@ -49,9 +49,7 @@ class Algorithm1Options(Inputs):
     seed: Seed = 0
 
 
-FIXED_POINT = Algorithm1Options(
-    search="direct", damping=0.5
-)  # where the paper's loop leads if carried through
+FIXED_POINT = Algorithm1Options(search="direct", damping=0.5)  # the fixed point of the paper's loop
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,11 @@ class Trace:
     """Every iteration of Algorithm 1: what the server chose and how φ moved.
 
     Attributes:
-        payment: R_j, one an iteration.
+        payment: R_j, one per iteration.
         conservation_rate: θ_j.
-        cost: the server's cost as it believed it, with φ_j fixed.
+        cost: the server's cost with φ_j fixed, as the search sees it.
         total_volume: φ_0 … φ_J, of shape (iterations + 1, rounds).
-        converged: whether φ came to rest within the tolerance.
+        converged: whether φ converged within the tolerance.
     """
 
     payment: Array
@@ -76,7 +74,7 @@ class Trace:
 def stackelberg(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Choice:
-    """The (R, θ) with the least cost at the clients' equilibrium; no update where that is less."""
+    """The (R, θ) with the least cost at the clients' equilibrium; no update if that costs less."""
     known = _likely(game, _anticipated_cost(game, competition))
     return _minimized(game, _anticipated_cost(game, competition), known, progress)
 
@@ -93,7 +91,7 @@ def cost_surface(
     cost = _anticipated_cost(game, competition)
     surface = np.empty((payments.size, conservation_rates.size))
     for i, payment in enumerate(payments):
-        # there and back, so that each equilibrium starts from a neighbour's
+        # back and forth, so that each equilibrium starts from that of a neighbour
         for j in range(conservation_rates.size)[:: 1 if i % 2 == 0 else -1]:
             surface[i, j] = cost(float(payment), float(conservation_rates[j]), tolerance)
         progress((i + 1) / payments.size)
@@ -106,7 +104,7 @@ def algorithm1(
     options: Algorithm1Options | None = None,
     progress: Progress = lambda _: None,
 ) -> tuple[Choice, Trace]:
-    """The paper's Strategy Decision Phase, with everything it went through."""
+    """The paper's Strategy Decision Phase: the final choice and the trace of all iterations."""
     options = options or Algorithm1Options()
     sample = game.replace(clients=compress(game.clients, TYPES))
     totals = [np.full(game.num_rounds, sample.clients.initial_total)]
@@ -140,18 +138,18 @@ def no_update_cost_by_term(game: Game) -> ServerCost:
 def _anticipated_cost(game: Game, competition: Competition) -> Cost:
     """The server's cost at the clients' true equilibrium, on a compressed population."""
     types = compress(game.clients, TYPES)
-    fine, coarse = (game.replace(clients=people) for people in (types, compress(types, FEW)))
-    last: list[Array] = []  # the equilibrium found before is where the next one starts
+    fine, coarse = (game.replace(clients=clients) for clients in (types, compress(types, FEW)))
+    last: list[Array] = []  # the previous equilibrium, from which the next search starts
 
     def cost(payment: float, rate: float, tolerance: float) -> float:
         sample = coarse if tolerance >= COARSE else fine
         start = last[0] if last else None
-        found = find_equilibrium(
+        equilibrium = find_equilibrium(
             sample.clients, sample.num_rounds, payment, rate, competition, start, tolerance
         )
         if payment >= SMALLEST:
-            last[:] = [found.total_volume]
-        return server_cost(sample, payment, rate, found.total_volume).total
+            last[:] = [equilibrium.total_volume]
+        return server_cost(sample, payment, rate, equilibrium.total_volume).total
 
     return cost
 
@@ -162,7 +160,7 @@ def _believed_cost(
     """The server's cost, and the clients' answers, for prices at a fixed φ."""
 
     def answer(payment: float, rate: float) -> Array:
-        # A φ that has died out pays any price: nothing is left to divide the payment by.
+        # With φ = 0 the price would be infinite.
         price, slope = price_of(payment, np.maximum(announced, 1e-9), competition)
         return total_response(game.clients, price, slope, rate)
 
@@ -179,7 +177,7 @@ def _search(
     before: Choice | None,
 ) -> Choice:
     if options.search == "bayesian":
-        from dufl.game import bayesian  # scikit-learn: loaded where it is used
+        from dufl.game import bayesian  # imports scikit-learn
 
         known = (before.payment, before.conservation_rate) if before else None
         with one_thread():
@@ -199,20 +197,20 @@ def _search(
 
 
 def _likely(game: Game, cost: Cost) -> Choice:
-    """The offer that would be best if the horizon had no ends, and what it costs in this one."""
+    """The offer that is best in the stationary equilibrium, with its cost in the finite game."""
     payment, rate = likely_offer(game)
     return Choice(payment, rate, cost(payment, rate, FINE), 1)
 
 
 def _minimized(game: Game, cost: Cost, known: Choice, progress: Progress = lambda _: None) -> Choice:
-    """The best offer, or no update where that is as good."""
+    """The best offer, or no update if that is as good."""
     square = Square(game.payment_range, game.conservation_range)
     best = minimize(cost, square, known, game.payment_weight * game.num_rounds, progress)
     return _or_no_payment(game, cost, best)
 
 
 def _or_no_payment(game: Game, cost: Cost, best: Choice) -> Choice:
-    """The better of a choice and of paying the least while keeping the most: no update, if allowed."""
+    """The better of a choice and the least payment with the most conservation: no update, if allowed."""
     payment, rate = game.payment_range[0], game.conservation_range[1]
     idle = cost(payment, rate, 1e-9)
     if idle <= best.cost:

@@ -1,24 +1,25 @@
 """The clients' equilibrium for a given payment and conservation rate.
 
-Every client answers the total volume φ; at equilibrium their answers add up to it:
+Every client responds to the total volume φ; at equilibrium their responses add up to φ:
 
     φ(t) = Σ_k D_k(t; φ)        for every round t.
 
 `mean-field` is the paper's game: a client takes the price R/φ(t) as given. The fixed point is the
-maximiser of the strictly concave potential R·Σ_t log φ(t) − Σ_k Σ_t (α_k·Δ_k² + β_k·D_k²), so there is
+maximizer of the strictly concave potential R·Σ_t log φ(t) − Σ_k Σ_t (α_k·Δ_k² + β_k·D_k²), so there is
 exactly one. `nash` is the game of N players who see their own influence: a client's marginal price
 is R·(φ−D_k)/φ² = R/φ − (R/φ²)·D_k, linear in its own volume once φ is given, so that the same fixed
 point in φ describes it. It too has exactly one: the payoffs R·D_k/φ are a strictly monotone game.
 
-In x = log φ the map G(x) = log Σ_k D_k falls at most as fast as x rises (more volume in all, lower
-price, less volume each), which makes the plain update x ← G(x) oscillate and the halfway step
-x ← (x + G(x))/2 converge from anywhere. Newton's method needs a handful of passes instead, since
-∂Σ_k D_k/∂log φ comes with the best responses; a step that does not bring the answers closer to φ is
-replaced by the halfway step, which alone serves where there are so many rounds that the equations would
-not fit. In the mean-field game Newton's step is never longer than the residual, so a small residual means
-that φ is found. In the exact game that is not so: one client far cheaper than all others holds nearly any φ
-that is announced. There φ is found when Newton's step is short too. A population too large for its own
-derivative borrows the one of its compressed self.
+In x = log φ the map G(x) = log Σ_k D_k falls at most as fast as x rises (a larger total volume lowers the
+price, and each client then holds less). The plain update x ← G(x) therefore oscillates, and the halfway step
+x ← (x + G(x))/2 converges from anywhere. Newton's method needs only a few passes, since ∂Σ_k D_k/∂log φ is
+computed with the best responses. A step that does not bring the responses closer to φ is replaced by the
+halfway step. If there are too many rounds for Newton's equations, only halfway steps are used.
+
+In the mean-field game Newton's step is never longer than the residual, so a small residual means that φ is
+found. In the exact game this does not hold: if one client is far cheaper than all others, its response is
+close to almost any announced φ. There Newton's step must be short too. For a large population, the derivative
+is that of the compressed population.
 """
 
 from dataclasses import dataclass, replace
@@ -38,21 +39,21 @@ from dufl.inputs import LARGEST
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
-SYSTEM = 500  # the most rounds for which Newton's equations, a matrix of T × T, are set up
-SETTLED = 1e-7  # of log φ: the longest way that Newton may still want to go in the exact game
-SMALLEST = 1 / LARGEST  # a payment below that is none: volumes bought with it could not be told from 0
-TYPES = 256  # in the compressed population on which searches run and which lends its derivative
+SYSTEM = 500  # the largest number of rounds T for which Newton's equations, a T × T matrix, are set up
+SETTLED = 1e-7  # the longest Newton step, in log φ, at which the exact game counts as solved
+SMALLEST = 1 / LARGEST  # smaller payments count as 0: they would buy volumes indistinguishable from 0
+TYPES = 256  # in the compressed population, which is used for searches and for the derivative
 
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """The clients' joint answer to (R, θ).
+    """The clients' joint response to (R, θ).
 
     Attributes:
-        announced_volume: φ(t), the total that the clients answer to.
-        total_volume: Σ_k D_k(t), what their answers add up to.
+        announced_volume: φ(t), the total to which the clients respond.
+        total_volume: Σ_k D_k(t), the sum of their responses.
         residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
-        passes: best-response passes over all clients that were needed.
+        passes: the number of best-response passes over all clients.
         converged: whether the residual is within the tolerance.
     """
 
@@ -84,13 +85,13 @@ def find_equilibrium(
     """Solve φ = Σ_k D_k(φ) for the payment R and the conservation rate θ.
 
     Args:
-        clients: who takes part.
+        clients: the clients of the game.
         num_rounds: T.
         payment: R.
         conservation_rate: θ.
         competition: `mean-field` or `nash`.
-        start: a first guess of φ; the answer does not depend on it.
-        tolerance: the relative residual that is good enough.
+        start: an initial guess of φ; the result does not depend on it.
+        tolerance: the relative residual at which the search ends.
     """
     if competition == "nash" and clients.num_clients < 2:
         raise InputError(
@@ -108,12 +109,12 @@ def find_equilibrium(
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
     guess[0] = clients.initial_total
     with one_thread():
-        found = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
-        if found.converged:
-            return found
+        first = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        if first.converged:
+            return first
         guess[1:] = total_volume(clients, payment, min(conservation_rate, 1 - 1 / num_rounds))
-        again = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
-        return again if again.residual <= found.residual else found
+        second = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        return second if second.residual <= first.residual else first
 
 
 def _newton(
@@ -128,7 +129,7 @@ def _newton(
     num_rounds = announced.size
     has_system = num_rounds <= SYSTEM
     exact = competition == "nash"
-    halfway, smallest = announced, np.inf  # where to go, and what to beat, if Newton leads away
+    halfway, smallest = announced, np.inf  # the fallback, and the distance that Newton has to reduce
     result: Equilibrium | None = None
     for passes in range(1, MAX_PASSES + 1):
         price, slope = price_of(payment, announced, competition)
@@ -145,7 +146,7 @@ def _newton(
         step = np.log(held / announced)
         distance = float(np.abs(step).max())
         if distance > smallest and not near:
-            announced, smallest = halfway, np.inf  # taken whatever it brings
+            announced, smallest = halfway, np.inf  # accepted unconditionally
             continue
         halfway, smallest = announced * np.exp(step / 2), distance
         if not has_system:
@@ -166,7 +167,7 @@ def _newton(
 
 
 def _newton_step(sensitivity: Array, held: Array, step: Array) -> Array | None:
-    """The change of log φ after which the answers would add up, to first order; None if there is none."""
+    """The change of log φ that makes the responses add up to φ, to first order; None if there is none."""
     try:
         newton = np.linalg.solve(np.eye(held.size) - sensitivity / held[:, None], step)
     except np.linalg.LinAlgError:

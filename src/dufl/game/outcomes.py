@@ -1,4 +1,4 @@
-"""What a plan brings each client, beside what two simpler strategies would."""
+"""What each client earns under a plan and would earn with two simpler strategies."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from dufl.game.utility import client_payment, client_utility
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the plan brings each client over all rounds.
+    """The results of a plan for each client, over all rounds.
 
     Attributes:
-        payment: what it is paid.
-        utility: what is left of that after its costs.
-        zero_utility: what would be left if it alone collected nothing.
-        random_utility: what would be left if it alone collected as much, but at random.
-        collected: the samples it collects.
-        final_volume: the samples it holds in the last round.
+        payment: what the client is paid.
+        utility: its payment less its costs.
+        zero_utility: its utility if it alone collected nothing.
+        random_utility: its utility if it alone collected at random, with the same expected total.
+        collected: the number of samples it collects.
+        final_volume: the number of samples it holds in the last round.
     """
 
     payment: Array
@@ -41,9 +41,9 @@ def outcomes(
     exact: bool,
     seed: int,
 ) -> Array:
-    """The rows of `Outcomes` for some clients, who hold `volume` and collect `collection`.
+    """The rows of `Outcomes` for some clients, which hold `volume` and collect `collection`.
 
-    A client that deviates alone leaves the total as it is (mean field) or moves it (`nash`).
+    A client that deviates alone does not change the total (mean field) or changes it (`nash`).
     """
 
     def utility(held: Array, collected: Array) -> Array:

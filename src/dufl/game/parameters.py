@@ -1,4 +1,4 @@
-"""The validated inputs of the game: the federation, what the server weighs, and its choices."""
+"""The validated inputs of the game: the clients, the weights of the server's cost, and the offer."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -34,13 +34,13 @@ class Offer(Inputs):
 
 
 class Game(Inputs):
-    """One federation and the server's view of it; by default the paper's.
+    """The clients and the parameters of the server's cost; by default the paper's.
 
-    The three weights κ may be given themselves or, as Theorem 1 has them, by `strong_convexity`,
+    The three weights κ are given directly or, as in Theorem 1, by `strong_convexity`,
     `smoothness` and `learning_rate` (see `convergence_weights`).
 
     Attributes:
-        clients: who takes part.
+        clients: the clients of the federation.
         num_rounds: T.
         time_sensitivity: σ, how much staleness hurts the task.
         sampling_noise: ψ, how much a small volume hurts.
@@ -49,7 +49,7 @@ class Game(Inputs):
         volume_weight: κ2.
         staleness_weight: κ3.
         payment_range: the payments R per round that the server may offer.
-        conservation_range: the conservation rates θ that it may ask for.
+        conservation_range: the conservation rates θ that the server may require.
 
     >>> Game(num_rounds=50).time_sensitivity
     0.75

@@ -1,8 +1,8 @@
-"""From a game to a plan: the one entry to the mathematics.
+"""From a game to a plan: the entry point to the mathematics.
 
 solve        the server's best (R, θ) and the clients' equilibrium there
 equilibrium  the clients' equilibrium for a given (R, θ)
-certify      an independent proof of how good the clients' part of a plan is
+certify      an independent certificate for the clients' part of a plan
 """
 
 import warnings
@@ -34,7 +34,7 @@ Method = Literal["stackelberg", "algorithm1"]
 
 
 class _Method(Inputs):
-    """Who leads and how the clients compete."""
+    """The method of the leader and the competition of the clients."""
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
@@ -42,19 +42,19 @@ class _Method(Inputs):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """What the server pays and keeps, and how much every client collects in every round.
+    """The server's offer, and how much every client collects in every round.
 
-    Trajectories (`volume`, `collection`, `staleness`, each of shape (rounds, clients)) are worked
-    out when they are first asked for.
+    Trajectories (`volume`, `collection`, `staleness`, each of shape (rounds, clients)) are computed
+    on first access.
 
     Attributes:
-        game: what was solved.
+        game: the game that was solved.
         payment: R, per round.
         conservation_rate: θ.
-        equilibrium: the clients' joint answer, with residual and passes.
+        equilibrium: the clients' joint response, with residual and passes.
         competition: `mean-field` or `nash`.
-        method: who chose (R, θ): `stackelberg`, `algorithm1`, or `given`.
-        trace: the iterations of Algorithm 1, if it led.
+        method: how (R, θ) was chosen: `stackelberg`, `algorithm1`, or `given`.
+        trace: the iterations of Algorithm 1, if it was used.
     """
 
     game: Game
@@ -141,13 +141,13 @@ class Plan:
         return staleness(self.volume, self.conservation_rate, self.game.clients.initial_staleness)
 
     def trajectories_of(self, clients: Clients) -> tuple[Array, Array]:
-        """Volume and collection of some clients, as they answer to the announced total."""
+        """Volume and collection of some clients, as their best response to the announced total."""
         price, slope = price_of(self.payment, self.equilibrium.announced_volume, self.competition)
         return trajectories(clients, price, slope, self.conservation_rate)
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """What each client earns, and what it would earn with a simpler strategy."""
+        """What each client earns, and what it would earn with simpler strategies."""
 
         def work(part: slice) -> Array:
             some = self.game.clients.take(part)
@@ -161,11 +161,11 @@ class Plan:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """The independent judgement of the clients' part of the plan."""
+        """The independent certificate for the clients' part of the plan."""
         return certify(self)
 
     def __repr__(self) -> str:
-        """The offer and what it costs, in a line."""
+        """The offer and its cost in one line."""
         return (
             f"Plan(payment={self.payment:.6g}, conservation_rate={self.conservation_rate:.6g}, "
             f"server_cost={self.server_cost:.6g}, method={self.method!r}, competition={self.competition!r}, "
@@ -193,7 +193,7 @@ class Plan:
         return str(late("dufl.report.tables:plan_html")(self))
 
     def summary(self) -> dict[str, Any]:
-        """The plan in plain numbers, for programs."""
+        """The plan as plain Python numbers and lists."""
         return {
             "payment": self.payment,
             "conservation_rate": self.conservation_rate,
@@ -233,11 +233,11 @@ def solve(
     clients would rather not take part at all.
 
     Args:
-        game: what to solve; the paper's defaults if left out.
-        method: `stackelberg` minimises the cost at the clients' true equilibrium; `algorithm1` is
+        game: the game to solve; the paper's defaults if left out.
+        method: `stackelberg` minimizes the cost at the clients' true equilibrium; `algorithm1` is
             the paper's loop.
-        competition: `mean-field` (the paper: a client takes φ as given) or `nash` (it sees its
-            own influence).
+        competition: `mean-field` (as in the paper, a client takes φ as given) or `nash` (a client sees
+            its own influence).
         algorithm1: how the paper's loop searches and stops.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
         progress: called with the share of the work that is done.
@@ -272,7 +272,7 @@ def solve(
 def algorithm1_baseline(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
 ) -> Plan | None:
-    """Algorithm 1 carried through to its fixed point, to compare a plan with.
+    """The fixed point of Algorithm 1, as a baseline for a plan.
 
     None if its plan does not fit into the clients' buffers.
     """
@@ -310,7 +310,7 @@ def equilibrium(
 
 
 def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
-    """Judge a plan client by client, independently of the solvers; see `Certificate`."""
+    """Certify a plan client by client, independently of the solvers; see `Certificate`."""
     clients = plan.game.clients
 
     def add_up(part: slice) -> Array:
@@ -336,14 +336,14 @@ def _plan(
     method: str,
     trace: Trace | None = None,
 ) -> Plan:
-    found = find_equilibrium(game.clients, game.num_rounds, payment, conservation_rate, competition)
-    plan = Plan(game, payment, conservation_rate, found, competition, method, trace)
+    response = find_equilibrium(game.clients, game.num_rounds, payment, conservation_rate, competition)
+    plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
     _check_capacity(plan)
     return plan
 
 
 def _check_certificate(plan: Plan) -> None:
-    """Refuse an equilibrium that the certificate refuses."""
+    """Raise `CertificateError` if the certificate refuses the equilibrium."""
     if plan.certificate.holds():
         return
     raise CertificateError(
@@ -378,9 +378,9 @@ def _check_capacity(plan: Plan) -> None:
         k, t = excess[0]
         return part.start + int(k), int(t), float(held[t, k])
 
-    for found in in_order(overflow, clients.size):
-        if found:
-            k, t, held = found
+    for excess in in_order(overflow, clients.size):
+        if excess:
+            k, t, held = excess
             raise CapacityError(
                 f"capacity must hold the plan, got {clients.capacity[k]:g} for client {k}, which "
                 f"would hold {held:,.0f} samples in round {t}: raise its capacity or lower the "

@@ -1,7 +1,7 @@
-"""The clients of a federation: what each one holds at the start and what its work costs.
+"""The clients of a federation: the initial volume and the costs of each.
 
-A population is five vectors over clients. They come from numbers, lists, seeded distributions or a
-CSV file, and are checked together in one place.
+A population consists of five vectors over clients. They come from numbers, lists, seeded distributions
+or a CSV file, and are validated together.
 """
 
 import math
@@ -60,7 +60,7 @@ class LogNormal(Inputs):
 
     def draw(self, generator: np.random.Generator, count: int) -> Vector:
         """One value for each of `count` clients."""
-        with np.errstate(over="ignore"):  # what came out infinite is refused like any other value
+        with np.errstate(over="ignore"):  # infinite values are refused by the checks
             return self.median * np.exp(self.spread * generator.standard_normal(count))
 
 
@@ -73,15 +73,16 @@ PAPER_TRAINING_COST = Uniform(low=5e-6, high=5e-5)
 class Clients:
     """N clients: initial volume D_k(0), collection cost α_k and training cost β_k of each.
 
-    A number holds for every client, a sequence has one entry a client.
+    A number holds for every client, a sequence has one entry per client.
 
     Attributes:
         initial_volume: D_k(0), samples held before round 0.
         collection_cost: α_k, money per squared sample collected in a round.
         training_cost: β_k, money per squared sample trained on in a round.
-        initial_staleness: S_k(0); 1 at the start, more when planning again in mid-course.
-        capacity: the most samples the buffer takes; infinite if there is no limit.
-        multiplicity: how many alike clients each entry stands for; 1 but in a compressed population.
+        initial_staleness: S_k(0); 1 at the start, more when planning again during training.
+        capacity: the largest number of samples in the buffer; infinite if there is no limit.
+        multiplicity: the number of similar clients that each entry represents; 1 except in a compressed
+            population.
         recipe: the arguments of `Clients.draw`, if the clients were drawn; None otherwise.
 
     >>> Clients([100, 200], collection_cost=1e-3, training_cost=1e-5).size
@@ -170,12 +171,12 @@ class Clients:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> "Clients":
-        """Clients from a CSV file with one line a client and the columns named as in `COLUMNS`."""
+        """Clients from a CSV file with one line per client and the columns named as in `COLUMNS`."""
         return cls(**read_columns(Path(path)))
 
     @classmethod
     def parse_csv(cls, content: bytes, name: str) -> "Clients":
-        """Clients from what is in a CSV file of this name."""
+        """Clients from the content of a CSV file with this name."""
         return cls(**parse_columns(content, name))
 
     def to_csv(self) -> str:
@@ -192,7 +193,7 @@ class Clients:
 
     @cached_property
     def num_clients(self) -> float:
-        """N, the number of clients that the entries stand for."""
+        """N, the number of clients that the entries represent."""
         return float(self.multiplicity.sum())
 
     @cached_property
@@ -226,7 +227,7 @@ def _vector(name: str, values: Values) -> Vector:
 
 def _spread(name: str, values: Vector, size: int) -> Vector:
     if values.ndim != 1 or values.size not in (1, size):
-        raise InputError.of(name, f"one number or a list of {size}, one a client", values.size)
+        raise InputError.of(name, f"one number or a list of {size}, one per client", values.size)
     spread = np.array(np.broadcast_to(values, size))
     spread.flags.writeable = False
     return spread
@@ -235,8 +236,8 @@ def _spread(name: str, values: Vector, size: int) -> Vector:
 def _check(name: str, values: Vector) -> None:
     sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
-    largest = float(MOST) if name == "initial_staleness" else LARGEST  # rounds are counted
-    smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # by which prices are divided
+    largest = float(MOST) if name == "initial_staleness" else LARGEST  # a number of rounds
+    smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # prices are divided by it
     sized = (values >= smallest) & ((values <= largest) | np.isinf(values))
     for rule, fine in (
         ("a finite number", finite),

@@ -4,9 +4,9 @@ A cost may have several valleys, so a coarse grid finds them and a quasi-Newton 
 deepest ones down. Both work on the unit square, in which payments are spread evenly by magnitude and
 conservation rates more densely towards 1, where a small change keeps data many rounds longer.
 
-A range of payments may be far too wide. One offer whose cost is known bounds the payments that are worth
-looking at, since paying R in every round costs at least γ·T·R. From there the search goes down by six
-magnitudes at a time for as long as smaller payments could save anything.
+A range of payments may be far too wide. An offer with a known cost bounds the payments that are worth
+considering, since paying R in every round costs at least γ·T·R. From there the search goes down by six
+magnitudes at a time as long as smaller payments can reduce the cost.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from dufl.game.dynamics import Array
 from dufl.inputs import Interval
 
 Cost = Callable[[float, float, float], float]  # (payment, conservation_rate, tolerance) → cost
-Progress = Callable[[float], None]  # told the share of the work that is done
+Progress = Callable[[float], None]  # called with the completed share of the work
 
-MAGNITUDES = 1e-6  # the smallest payment looked at, relative to the largest
-AMPLE = 10.0  # times the largest payment that can be the best: the grid has a margin
+MAGNITUDES = 1e-6  # the smallest payment on a square, relative to the largest
+AMPLE = 10.0  # times the largest payment that can be the best: a margin for the grid
 GRID = (10, 8)  # payments, conservation rates
 VALLEYS = 3
-NEGLIGIBLE = 1e-5  # of the cost: what is not worth going deeper for
+NEGLIGIBLE = 1e-5  # the relative saving that does not justify another search
 DEEPER = 3  # searches among payments below the smallest on the square
 SCAN = 11  # conservation rates at the best payment, up to one cell of the grid away
 COARSE, SCANNED, FINE = 1e-3, 1e-6, 1e-9  # relative tolerance of a cost on the grid, in the scan, in a valley
@@ -32,7 +32,7 @@ COARSE, SCANNED, FINE = 1e-3, 1e-6, 1e-9  # relative tolerance of a cost on the 
 
 @dataclass(frozen=True)
 class Choice:
-    """A pair (R, θ) and what it costs."""
+    """A pair (R, θ) and its cost."""
 
     payment: float
     conservation_rate: float
@@ -94,10 +94,10 @@ def minimize(
     """The best (R, θ) found on the grid and in its deepest valleys, and from a known offer.
 
     Args:
-        cost: what is minimized; at least `unit_cost`·R everywhere.
-        square: where.
+        cost: the function to minimize; at least `unit_cost`·R everywhere.
+        square: the domain.
         known: an offer that is likely to be good, with its cost.
-        unit_cost: γ·T, what a unit of payment in every round costs.
+        unit_cost: γ·T, the cost of a unit of payment in every round.
         progress: called with the share of the work that is done.
     """
     near = square.around(known.payment)
@@ -116,7 +116,7 @@ def minimize(
 
 
 def _rescanned(cost: Cost, square: Square, best: Choice) -> Choice:
-    """The best after a closer look near by: two valleys may lie in one cell of the grid."""
+    """The best after a scan of nearby conservation rates: one grid cell may contain two valleys."""
     least, most = square.conservation_range
     tiny = best.payment <= square.floor and square.floor > square.payment_range[0]
     if least == most or best.payment == 0 or tiny:
@@ -143,20 +143,20 @@ def _minimize(cost: Cost, square: Square, progress: Progress) -> Choice:
     valleys = _valleys(costs)
     for n, (i, j) in enumerate(valleys):
         start = Choice(*square.point(us[i], vs[j]), costs[i, j], best.evaluations)
-        found = _rescanned(cost, square, _descend(cost, square, start, (us[i], vs[j])))
-        best = replace(min(best, found, key=lambda choice: choice.cost), evaluations=found.evaluations)
+        lowest = _rescanned(cost, square, _descend(cost, square, start, (us[i], vs[j])))
+        best = replace(min(best, lowest, key=lambda choice: choice.cost), evaluations=lowest.evaluations)
         progress(0.6 + 0.4 * (n + 1) / len(valleys))
     return best
 
 
 def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] | None = None) -> Choice:
-    """Downhill from a point of the square."""
+    """The minimum that a quasi-Newton search reaches from a point of the square."""
     from scipy.optimize import minimize
 
     depth = start.cost
     if not 0 < depth < np.inf:
         return start
-    found = minimize(
+    result = minimize(
         lambda p: cost(*square.point(p[0], p[1]), FINE) / depth,
         np.array(at or square.coordinates(start.payment, start.conservation_rate)),
         jac="2-point",
@@ -164,19 +164,19 @@ def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] 
         bounds=[(0, 1), (0, 1)],
         options={"finite_diff_rel_step": 1e-5, "ftol": 1e-12, "gtol": 1e-7},
     )
-    reached = square.point(float(found.x[0]), float(found.x[1]))
-    return Choice(*reached, float(found.fun) * depth, start.evaluations + found.nfev)
+    reached = square.point(float(result.x[0]), float(result.x[1]))
+    return Choice(*reached, float(result.fun) * depth, start.evaluations + result.nfev)
 
 
 def _snake(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Every cell of a grid, each a neighbour of the one before: a good start for what follows."""
+    """All cells of a grid, each a neighbour of the previous one, so that solutions can be reused."""
     for i in range(rows):
         there = range(columns) if i % 2 == 0 else range(columns - 1, -1, -1)
         yield from ((i, j) for j in there)
 
 
 def _valleys(costs: Array) -> list[tuple[int, int]]:
-    """The cells that no neighbour undercuts, deepest first."""
+    """The cells whose cost is not above any neighbour's, lowest first."""
     walled = np.pad(costs, 1, constant_values=np.inf)
     around = np.lib.stride_tricks.sliding_window_view(walled, (3, 3)).min(axis=(2, 3))
     low = [(float(costs[i, j]), int(i), int(j)) for i, j in np.argwhere(costs <= around)]

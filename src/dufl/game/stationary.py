@@ -9,10 +9,10 @@ In the middle of a long horizon the mean-field equilibrium is constant. A client
 and the server's cost per round is γ·R + c/sqrt(R) + a term of θ alone, with c = (1−γ)·κ2·N·ψ²/sqrt(A/2). Its
 least value over R is at R(θ) = (c/(2γ))^(2/3).
 
-No range of payments enters, so a wide range cannot hide this optimum from the search in the finite game,
-which starts there. Two corrections make it a good start for short horizons too: data that are never discarded
-serve T rounds, so 1−θ is at least 1/T; and where early rounds are forgotten (κ1 < 1), the loss of a round
-counts as much as κ1^(T−1−t) does on average.
+This optimum does not depend on the range of payments. The search in the finite game starts there, so a wide
+range cannot hide it. Two corrections make it a good start for short horizons too: samples that are never
+discarded serve T rounds, so 1−θ is at least 1/T; and if early rounds are forgotten (κ1 < 1), the loss of a
+round is weighted by the mean of κ1^(T−1−t).
 """
 
 import numpy as np

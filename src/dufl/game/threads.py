@@ -1,8 +1,8 @@
-"""How work is spread over the cores and still gives the same bits on any number of them.
+"""Distributes work over the cores, with results that do not depend on their number, bit for bit.
 
-Clients are divided into chunks of a fixed size; results come back in the order of the chunks, so that
-sums run in one order. Linear algebra stays on one thread, and long sums are NumPy's own: a product `a @
-b` of long arrays would be spread over threads, with other bits for another number of them.
+Clients are divided into chunks of a fixed size. Results are returned in the order of the chunks, so that the
+order of sums is fixed. Linear algebra runs on one thread, and long sums use NumPy's `sum`: a product `a @ b`
+of long arrays would run on several threads, and its bits would depend on their number.
 """
 
 import os
@@ -34,7 +34,7 @@ def in_order(
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Keep linear algebra on one thread: for small systems faster, and the same on any machine."""
+    """Limit linear algebra to one thread: faster for small systems, and deterministic."""
     return _controller().limit(limits=1)  # type: ignore[no-any-return]
 
 

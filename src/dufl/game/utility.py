@@ -1,4 +1,4 @@
-"""What a plan is worth: to a client, to the server, and to the model. Optimises nothing.
+"""The value of a plan to a client, to the server and to the model. Nothing is optimized here.
 
     payment to a client   P_k(t) = R·D_k(t)/φ(t)
     cost of a client      C_k(t) = α_k·Δ_k(t)² + β_k·D_k(t)²
@@ -40,14 +40,14 @@ class ServerCost:
 
 
 def client_payment(payment: float, volume: Array, total_volume: Array) -> Array:
-    """P_k(t): a client is paid by its share of the total volume; nobody holds any, nobody is paid."""
+    """P_k(t): a client is paid by its share of the total volume; 0 if the total is 0."""
     total = total_volume if total_volume.ndim == volume.ndim else total_volume[:, None]
     paid = np.zeros_like(volume)
     return np.divide(payment * volume, total, out=paid, where=total > 0)
 
 
 def client_cost(clients: Clients, volume: Array, collection: Array) -> Array:
-    """C_k(t): collecting and training cost the square of what is collected and held."""
+    """C_k(t): costs are quadratic in the number of collected and of held samples."""
     return clients.collection_cost * collection**2 + clients.training_cost * volume**2
 
 
@@ -60,16 +60,16 @@ def client_utility(
 
 
 def server_cost(game: Game, payment: float, conservation_rate: float, total_volume: Array) -> ServerCost:
-    """U by round and term, from the totals alone; infinite where there is no data at all."""
+    """U by round and term, from the totals alone; infinite in rounds without any data."""
     aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
     return cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
 
 
 def cost_of_rounds(game: Game, payment: Array, total_volume: Array, mean_staleness: Array) -> ServerCost:
-    """U by round and term of the first rounds, from what was planned or measured."""
+    """U by round and term of the first rounds, from planned or measured values."""
     volume_loss, staleness_loss = _accuracy_loss(game, total_volume, mean_staleness)
     weight = 1 - game.payment_weight
-    if weight == 0:  # to a server that weighs money alone, not even the loss of all data is a cost
+    if weight == 0:  # only payments count, even if all data is lost (infinity · 0)
         volume_loss = np.zeros_like(volume_loss)
     return ServerCost(
         payment=game.payment_weight * payment,
@@ -93,7 +93,7 @@ def convergence_bound(
         total_volume: φ(t).
         initial_gap: E[F(w(0)) − F*].
         drift: Ω_t, by how much the loss of one model differs between rounds' data; 0 if the
-            distribution of the data stands still.
+            distribution of the data does not change.
     """
     forgotten = _forgetting(game)
     aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
@@ -107,12 +107,12 @@ def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tu
     forgotten = _forgetting(game)[: len(total_volume)]
     noise = game.volume_weight * game.clients.num_clients * game.sampling_noise**2
     nothing = np.full_like(total_volume, np.inf)
-    with np.errstate(over="ignore"):  # next to nothing left: as good as nothing
+    with np.errstate(over="ignore"):  # a tiny volume counts as none
         volume_loss = np.divide(noise, total_volume, out=nothing, where=total_volume > 0)
     aged = game.staleness_weight * game.time_sensitivity**2 * mean_staleness
     return forgotten * volume_loss, forgotten * aged
 
 
 def _forgetting(game: Game) -> Array:
-    """κ1^{T−1−t}: how much of a round's loss is left at the end."""
+    """κ1^{T−1−t}: the share of a round's loss that is left at the end."""
     return np.asarray(game.decay ** np.arange(game.num_rounds - 1, -1, -1.0))
