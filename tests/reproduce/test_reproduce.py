@@ -264,7 +264,7 @@ def test_both_leaders_are_trained_for_the_same_money(tmp_path: Path) -> None:
             assert two[0]["conservation_rate"] != two[1]["conservation_rate"]
     cheaper = [claim for claim in found["claims"] if "pays less and costs less" in claim["statement"]]
     assert [claim["holds"] for claim in cheaper] == [True, True]
-    assert told[-1] == "0.75-anticipating-pays-anticipating-0 (8 of 8), round 12 of 12"
+    assert told[-1] == "0.75-stackelberg-pays-stackelberg-0 (8 of 8), round 12 of 12"
 
 
 def test_the_claims_of_the_leaders_can_fail() -> None:
