@@ -373,7 +373,7 @@ def test_a_part_of_the_table_as_a_process(tmp_path: Path, only: list[str]) -> No
         shown = [row["dataset"], f"{row['time_sensitivity']:g}", row["algorithm"], row["policy"]]
         shown += [f"{row['accuracy']:.2f}", f"{row['paper']:.1f}", f"{row['difference']:+.1f}"]
         assert shown in [line.split() for line in done.stdout.splitlines()]
-        assert row["changes"] == "game.num_rounds=3 training.local_epochs=1"
+        assert row["changes"] == "game.num_rounds=3 training.local_epochs=1"  # not where data is
     item = json.loads((tmp_path / "out" / "reproduction.json").read_text())["table"]
     assert item["settings"]["rounds"] == 3
     assert [row["accuracy"] for row in item["rows"]] == [row["accuracy"] for row in rows]
