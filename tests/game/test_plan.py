@@ -92,7 +92,7 @@ def test_capacity_is_checked() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"leader": "oracle"}, "leader must be one of 'stackelberg' or 'algorithm1', got 'oracle'"),
+        ({"method": "oracle"}, "method must be one of 'stackelberg' or 'algorithm1', got 'oracle'"),
         ({"competition": "none"}, "competition must be one of 'mean-field' or 'nash', got 'none'"),
     ],
 )

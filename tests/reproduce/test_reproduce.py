@@ -264,7 +264,7 @@ def test_both_leaders_are_trained_for_the_same_money(tmp_path: Path) -> None:
             assert two[0]["conservation_rate"] != two[1]["conservation_rate"]
     cheaper = [claim for claim in found["claims"] if "pays less and costs less" in claim["statement"]]
     assert [claim["holds"] for claim in cheaper] == [True, True]
-    assert told[-1] == "0.75-anticipating-pays-anticipating-0 (8 of 8), round 12 of 12"
+    assert told[-1] == "0.75-stackelberg-pays-stackelberg-0 (8 of 8), round 12 of 12"
 
 
 def test_the_claims_of_the_leaders_can_fail() -> None:
@@ -373,7 +373,7 @@ def test_a_part_of_the_table_as_a_process(tmp_path: Path, only: list[str]) -> No
         shown = [row["dataset"], f"{row['time_sensitivity']:g}", row["algorithm"], row["policy"]]
         shown += [f"{row['accuracy']:.2f}", f"{row['paper']:.1f}", f"{row['difference']:+.1f}"]
         assert shown in [line.split() for line in done.stdout.splitlines()]
-        assert row["changes"] == "num_rounds=3 local_epochs=1"  # where the data are is no part of the setting
+        assert row["changes"] == "game.num_rounds=3 training.local_epochs=1"  # not where data is
     item = json.loads((tmp_path / "out" / "reproduction.json").read_text())["table"]
     assert item["settings"]["rounds"] == 3
     assert [row["accuracy"] for row in item["rows"]] == [row["accuracy"] for row in rows]
