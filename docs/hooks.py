@@ -124,7 +124,7 @@ class Reference(griffe.Extension):
         fields = [
             griffe.Parameter(
                 name,
-                annotation=field.annotation,
+                annotation=_type(field.annotation),
                 kind=griffe.ParameterKind.keyword_only,
                 default=None if field.value is None else str(field.value),
             )
@@ -142,3 +142,10 @@ class Reference(griffe.Extension):
         rest = [field for field in fields if field.name not in {p.name for p in first}]
         parameters = griffe.Parameters(this, *first, *rest)
         cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+
+
+def _type(annotation: Any) -> Any:
+    """The type in an annotation, without the rules that check its values."""
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
+        return annotation.slice.elements[0] if isinstance(annotation.slice, griffe.ExprTuple) else annotation
+    return annotation
