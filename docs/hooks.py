@@ -132,7 +132,7 @@ class Reference(griffe.Extension):
             if "instance-attribute" in field.labels and not name.startswith(("_", "model_"))
         ]
         own = cls.members.get("__init__")
-        named = own.parameters if isinstance(own, griffe.Function) else []
+        named = list(own.parameters) if isinstance(own, griffe.Function) else []
         first = [
             p for p in named if p.kind is griffe.ParameterKind.positional_or_keyword and p.name != "self"
         ]
