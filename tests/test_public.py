@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAPER_MAP = ROOT / "docs" / "paper-map.md"
 
 PUBLIC = [
+    "Action",
     "Algorithm1Options",
     "Callback",
     "CapacityError",

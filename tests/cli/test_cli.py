@@ -160,7 +160,7 @@ def test_exact_competition(dufl_command: Any) -> None:
         (["--set", "game.sigma=1"], "unknown key 'sigma' in [game]"),
         (
             ["--set", "capacity=500"],
-            "capacity must hold the plan, got 500 for client 0, which would hold 1,000",
+            "capacity must be large enough for the plan, got 500 for client 0, which would hold 1,000",
         ),
         (["nowhere.toml"], "nowhere.toml must be a readable TOML file"),
         (["--set", "count=1", "--set", "competition=nash"], "must be 'mean-field' with a single client"),

@@ -102,6 +102,8 @@ def unknown(key: str, section: str = "") -> str:
     "unknown key 'epochs' in [game]: did you mean 'training.local_epochs' (E)?"
     """
     where = f" in [{section}]" if section else ""
+    if section and key in KEYS[ROOT]:
+        return f"unknown key {shown(key)}{where}: it belongs to the top of the file, above all sections"
     near = nearest(key, KEYS[section]) if section else ""
     meant = (
         _by_symbol(key, section)

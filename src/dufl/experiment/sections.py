@@ -137,9 +137,7 @@ class Data(Inputs):
     arrival_until: Share = 0.5
     class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
     dirichlet_alpha: Positive | None = None
-    discard: Annotated[Spec, AfterValidator(partial(check_spec, "discard", known=("uniform", "oldest")))] = (
-        "uniform"
-    )
+    discard: Annotated[Spec, AfterValidator(_discard)] = "uniform"
     stream: Annotated[Spec | None, AfterValidator(_stream)] = None
 
     def __init__(self, dataset: Spec = "digits", **values: Any) -> None:

@@ -1,10 +1,11 @@
 """How the plan moves with one value of a game or several: both leaders, solved for every combination."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dufl.errors import InputError
+from dufl.errors import InputError, NegativeUtilityWarning
 from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.frames import make_frame
 from dufl.experiment.keys import split_key
@@ -76,7 +77,9 @@ def check_axes(keys: Iterable[str], seeds: int) -> None:
 
 def _plans(experiment: Experiment) -> Row:
     competition = experiment.leader.competition
-    best = solve(experiment.game, competition=competition)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NegativeUtilityWarning)  # a sweep looks at many plans
+        best = solve(experiment.game, competition=competition)
     paper = algorithm1_baseline(experiment.game, competition)
     return {
         "payment": best.payment,
