@@ -1,8 +1,8 @@
 """Late binding for the methods of results that draw or write reports.
 
-`Plan.plot()` and `Run.report()` belong to lower packages, but call functions of higher packages, which import the
-results. These methods look up their function by name when they are called. Lower packages therefore do not
-depend on higher packages at import time.
+`Plan.plot()` and `Run.report()` belong to lower packages, but call functions of higher packages, which import
+the results. These methods look up their function by name when they are called. Lower packages therefore do
+not depend on higher packages at import time.
 """
 
 from importlib import import_module

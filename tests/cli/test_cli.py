@@ -315,7 +315,7 @@ def test_a_change_without_its_option(
 ) -> None:
     code, out, err = dufl_command(command, "num_rounds=4")
     assert (code, out) == (2, "")
-    text = "FILE must be a TOML file that exists, got num_rounds=4: a value is changed by --set num_rounds=4"
+    text = "FILE must be a TOML file that exists, got num_rounds=4: to change a value, use --set num_rounds=4"
     assert err == f"error: {text}\n"
     monkeypatch.chdir(tmp_path)
     Path("a=b.toml").write_text("[game]\nnum_rounds = 1")

@@ -244,7 +244,7 @@ def test_an_empty_name_is_no_folder(
     monkeypatch.chdir(tmp_path)
     code, out, err = dufl_command(*WRITING[kind], "--out", "")
     assert (code, out) == (2, "")
-    assert err == "error: --out must be a name, got an empty text\n"
+    assert err == "error: --out must be a name, got an empty string\n"
     assert not files(tmp_path)
 
 
