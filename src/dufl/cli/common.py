@@ -52,7 +52,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a value of the file, e.g. --set game.num_rounds=50. Repeatable.",
+        help="Override a configuration value, e.g. --set game.num_rounds=50. Repeatable.",
         show_default=False,
     ),
 ]

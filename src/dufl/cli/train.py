@@ -34,12 +34,12 @@ RunOut = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="The run directory to write.",
+        help="The output directory.",
         show_default=False,
         click_type=OutputPath(),
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the training in --out.")]
 Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events to --out.")]
 
 

@@ -157,7 +157,7 @@ def compare(
     """Train several experiments with several seeds. Runs are sequential and use all workers.
 
     Args:
-        experiments: a mapping by name, or a list; a single experiment is compared with and without data update.
+        experiments: a mapping by name, or a list; one experiment is compared with and without data update.
         seeds: the number of seeds, starting at the seed of each experiment; or a list of seeds.
         out: the directory in which each run gets a run directory.
         resume: resume the runs in `out`.

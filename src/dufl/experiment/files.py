@@ -140,7 +140,7 @@ def make_directory(path: Path) -> Path:
 def to_json(value: Any, indent: int | None = 2) -> str:
     """Strictly valid JSON. NaN is null; an infinite number is null with a flag.
 
-    The flag of `x` is `x_infinite`, or `x_minus_infinite` for −∞. Its value is true, or for a list the indices.
+    The flag of `x` is `x_infinite`, or `x_minus_infinite` for −∞. Its value is true or, for a list, indices.
 
     >>> print(to_json({"cost": float("inf"), "each": [1.0, float("inf")]}, indent=None), end="")
     {"cost": null, "cost_infinite": true, "each": [1.0, null], "each_infinite": [1]}

@@ -1,4 +1,4 @@
-"""A whole run: experiment → plan → rounds → records, in memory or in a run directory."""
+"""Train an experiment: plan → rounds → records, in memory or in a run directory."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -28,11 +28,11 @@ class Run:
     """A training run and its results.
 
     Attributes:
-        experiment: what was trained.
+        experiment: the experiment.
         records: one per round.
-        weights: the model, by the names of its parameters; empty while the run is paused.
-        folder: its run directory, if it has one.
-        stopped_early: whether a callback finished it before its last round.
+        weights: the weights of the model by parameter name; empty while the run is paused.
+        folder: the run directory, if there is one.
+        stopped_early: whether a callback finished the run before its last round.
     """
 
     experiment: Experiment
@@ -52,16 +52,16 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are over, or a callback finished the run."""
+        """Whether all rounds are complete, or a callback finished the run."""
         return self.stopped_early or len(self.records) == self.experiment.game.num_rounds
 
     @property
     def accuracy(self) -> float:
-        """On the test samples, after the last round."""
+        """The test accuracy after the last round."""
         return self.records[-1].accuracy
 
     def summary(self) -> dict[str, Any]:
-        """The run in a few numbers."""
+        """The main results of the run."""
         last, training = self.records[-1], self.experiment.training
         best = max(self.records, key=lambda record: record.accuracy)
         return {
@@ -91,14 +91,14 @@ class Run:
         }
 
     def to_frame(self) -> Any:
-        """The records as a pandas `DataFrame`, one row per round; your own metrics are columns too."""
+        """The records as a pandas `DataFrame`, one row per round; custom metrics are columns."""
         from dufl.experiment.frames import records_frame
 
         return records_frame(self.records)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """The run in a run directory, as far as it has come. Code that it names is not run."""
+        """Read a run directory, also of an unfinished run. Plugins that it names are not imported."""
         from dufl.experiment.stored import read_run
 
         return read_run(Path(folder)).run
@@ -108,7 +108,7 @@ class Run:
         return late("dufl.report.figures:plot_run")(self, **options)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the HTML report of a run that has a run directory; returns its path."""
+        """Write the HTML report and return its path. The run must have a run directory."""
         if self.folder is None:
             raise InputError("out must be given to train for a report of the run", field="out")
         write_report = late("dufl.report.training_report:write_report")
@@ -134,16 +134,16 @@ def train(
     """Train a federation.
 
     Args:
-        experiment: what to train, or the game alone; the paper's game by default.
-        data: see `Experiment`; likewise `training`, `policy` and `leader`.
-        training: how clients train.
-        policy: how data is updated.
-        leader: how the offer of the policy "dufl" is chosen.
-        out: a run directory to write; without one the result is only returned.
+        experiment: the experiment or the game to train. Default: the paper's game.
+        data: the samples, how they arrive and how they age; see `Experiment`.
+        training: the model, the algorithm and local training.
+        policy: the data update policy.
+        leader: how the policy "dufl" computes the offer.
+        out: the run directory to write. By default nothing is written.
         resume: resume the run in `out`.
         force: write to `out` even if it holds something else; a run is never replaced.
         callbacks: called after every round; see `Callback`.
-        dataset: the one that `data` names, if it is loaded already.
+        dataset: the dataset of `data`, if it is already loaded.
 
     >>> run = train(Game(num_rounds=3), training=Training(local_epochs=1), policy="static")
     >>> len(run.records), run.finished
@@ -151,7 +151,7 @@ def train(
     """
     experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
     if out == "":
-        raise InputError.of("out", "the name of a directory", "", text="an empty text")
+        raise InputError.of("out", "the name of a directory", "", text="an empty string")
     if out is None and resume:
         raise InputError("out must be given with resume=True", field="out")
     place, hooks = None if out is None else RunDirectory(Path(out)), Callbacks(callbacks)
@@ -168,7 +168,7 @@ def train(
         federation = Federation(game, simulation, update, settings, engine)
         if place is None:
             return _rounds(experiment, federation, None, [], hooks)
-        with place.locked():  # everything has been checked: nothing is written before
+        with place.locked():  # nothing is written before all inputs have been validated
             records = _begin(experiment, place, federation, update, samples, force)
             return _rounds(experiment, federation, place, records, hooks)
     finally:
@@ -176,7 +176,7 @@ def train(
 
 
 def _finished(experiment: Experiment, place: RunDirectory, callbacks: Callbacks) -> Run:
-    """A run that has finished already."""
+    """Return a run that has already finished."""
     records, summary = place.records(), place.summary or {}
     early = summary.get("stopped_early") is True
     rounds = summary.get("rounds") if early else experiment.game.num_rounds
@@ -198,7 +198,7 @@ def _begin(
     dataset: Dataset,
     force: bool,
 ) -> list[Record]:
-    """Write what is known before the first round, or resume the run that is there; its records so far."""
+    """Begin a run directory, or resume its run; returns the records of the completed rounds."""
     data = data_fingerprint(dataset)
     if not place.exists:
         place.begin(experiment, policy.plan if isinstance(policy, Planned) else None, data, force)
@@ -255,7 +255,7 @@ def _name(spec: Spec) -> str:
 
 
 def _fingerprint(weights: Named) -> str:
-    """The same for the same weights, bit for bit."""
+    """A checksum of the weights."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
@@ -263,7 +263,7 @@ def _fingerprint(weights: Named) -> str:
 
 
 def data_fingerprint(dataset: Dataset) -> str:
-    """The same for the same samples."""
+    """A checksum of the samples."""
     digest = hashlib.sha256()
     for part in (dataset.train, dataset.test):
         digest.update(np.ascontiguousarray(part.features).data)
