@@ -84,7 +84,7 @@ def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> N
     np.savez(tmp_path / "plan.npz", **changed)
     code, _, err = dufl_command("certify", str(tmp_path))
     assert code == 2
-    assert "plan.npz must be as the plan has written it" in err
+    assert "plan.npz must be unchanged" in err
     reseal(tmp_path)
     code, out, _ = dufl_command("certify", str(tmp_path))
     assert code == 1

@@ -135,8 +135,8 @@ class Manifest:
 
     def _compare(self, name: str, checksum: str) -> None:
         if checksum != self.files[name]:
-            rule = f"the file that the {self.kind.name} wrote, with the SHA-256 in {MANIFEST}"
-            raise InputError.of(str(self.folder / name), rule, "a file that was damaged or edited since")
+            rule = f"unchanged, with the SHA-256 in {MANIFEST}"
+            raise InputError.of(str(self.folder / name), rule, "a file that was damaged or edited")
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{self.folder} is in use by another process") from None
+                raise InputError(f"{self.folder} must be free, but another process has it open") from None
             yield
 
     @contextmanager
