@@ -206,7 +206,7 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
         ("data.rounds=3", "unknown key 'rounds' in [data]: did you mean 'game.num_rounds' (T)?"),
         ("seeds=3", "did you mean 'clients.seed', 'leader.seed' or 'training.seed'?"),
         ("wxyz=3", "unknown key 'wxyz': `dufl init` writes a file that describes every key"),
-        ("game.wxyz=3", "unknown key 'wxyz' in [game]: `dufl init` writes a file with every key"),
+        ("game.wxyz=3", "unknown key 'wxyz' in [game]: `dufl init` writes a file that describes every key"),
         ("gane.num_rounds=3", "unknown key 'gane' (a section): did you mean 'game'?"),
         ("=3", "unknown key ''"),
         ("no equals " + 5000 * "x", "--set must be section.key=value, got 'no equals xxx"),
