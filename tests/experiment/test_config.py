@@ -221,7 +221,7 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
         (f"num_rounds={'{a=' * 3000}1{'}' * 3000}", "game.num_rounds must not nest lists and tables"),
         ('data_dir="\\u0000"', "data.data_dir must be a string without NUL"),
         ('clients.file="\\u0000"', "clients.file must be a string without NUL"),
-        ("data_dir=\udcff", "data.data_dir must be a string without NUL and surrogates, got '\\udcff'"),
+        ("data_dir=\udcff", "data.data_dir must be a string without NUL or surrogates, got '\\udcff'"),
         ("num_rounds=5\n[game]\nnum_rounds=6", "num_rounds must be an integer, got '5\\n[game]"),
     ],
     ids=lambda text: text[:40].encode("ascii", "replace").decode(),

@@ -195,7 +195,7 @@ def _read(place: RunDirectory) -> Stored:
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
     if len(run.records) > config.game.num_rounds:
-        rule = f"of {config.game.num_rounds} rounds at most"
+        rule = f"of at most {config.game.num_rounds} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
     return Stored(run, place.environment(), _settings(config), place)
 

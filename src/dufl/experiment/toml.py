@@ -67,7 +67,7 @@ def check_value(value: Any, name: str) -> None:
             if type(item) is int and not -INTEGERS <= item < INTEGERS:
                 raise InputError.of(name, "an integer of at most 64 bits", shown(item))
             if isinstance(item, str) and ("\0" in item or not _is_unicode(item)):
-                raise InputError.of(name, "a string without NUL and surrogates", shown(item))
+                raise InputError.of(name, "a string without NUL or surrogates", shown(item))
         level = [inner for item in level for inner in _inside(item)]
         if not level:
             return
