@@ -562,7 +562,7 @@ def test_no_byte_of_a_checkpoint_changes_unseen(dufl_command: Any, tmp_path: Pat
     for damaged in _flipped(path, 61):
         path.write_bytes(damaged)
         with pytest.raises(
-            InputError, match=r"must be an undamaged checkpoint: .*; if it is removed, --resume"
+            InputError, match=r"must be an undamaged checkpoint: .*; remove it to let --resume"
         ):
             place.resume()
     assert (out / "metrics.jsonl").read_bytes() == before
