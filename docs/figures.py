@@ -90,7 +90,7 @@ def leader_rows() -> Rows:
     axis = f"game.time_sensitivity={','.join(SENSITIVITIES)}"
     found = run(["dufl", "sweep", axis, "--seeds", str(SEEDS), "--json"])
     rows: Rows = json.loads(found)["rows"]
-    return rows
+    return [{"value": row["game.time_sensitivity"], **row} for row in rows]
 
 
 def influence_rows() -> Rows:

@@ -119,17 +119,33 @@ class Reference(griffe.Extension):
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Show the fields of a validated class as the arguments of its constructor."""
-        if "Inputs" not in map(str, cls.bases) or "__init__" in cls.members:
+        if "Inputs" not in map(str, cls.bases):
             return
         fields = [
             griffe.Parameter(
                 name,
-                annotation=field.annotation,
+                annotation=_type(field.annotation),
                 kind=griffe.ParameterKind.keyword_only,
                 default=None if field.value is None else str(field.value),
             )
             for name, field in cls.attributes.items()
             if "instance-attribute" in field.labels and not name.startswith(("_", "model_"))
         ]
+        own = cls.members.get("__init__")
+        named = list(own.parameters) if isinstance(own, griffe.Function) else []
+        first = [
+            p for p in named if p.kind is griffe.ParameterKind.positional_or_keyword and p.name != "self"
+        ]
+        if own is not None and not any(p.kind is griffe.ParameterKind.var_keyword for p in named):
+            return
         this = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
-        cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(this, *fields)))
+        rest = [field for field in fields if field.name not in {p.name for p in first}]
+        parameters = griffe.Parameters(this, *first, *rest)
+        cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+
+
+def _type(annotation: Any) -> Any:
+    """The type in an annotation, without the rules that check its values."""
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
+        return annotation.slice.elements[0] if isinstance(annotation.slice, griffe.ExprTuple) else annotation
+    return annotation

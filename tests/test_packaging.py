@@ -24,7 +24,7 @@ SOURCE = ROOT / "src" / "dufl"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # The extras whose libraries a room may import. Every room may import the dependencies of all users.
 EXTRAS = {
-    "experiment": ("train", "tensorboard"),
+    "experiment": ("train", "tensorboard", "frames"),
     "flower": ("flower", "train"),
     "learning": ("train",),
     "web": ("web",),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         NegativeUtilityWarning,
         PluginError,
     )
-    from dufl.experiment.callbacks import Callback, EarlyStopping, TensorBoard
+    from dufl.experiment.callbacks import Action, Callback, EarlyStopping, TensorBoard
     from dufl.experiment.compare import Cell, Comparison, compare, grid
     from dufl.experiment.config import Experiment
     from dufl.experiment.sections import Data, Leader
@@ -62,6 +62,7 @@ if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os
     os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(gettempdir(), f"dufl-{os.getuid()}"))
 
 _HOMES = {
+    "Action": "dufl.experiment.callbacks",
     "Algorithm1Options": "dufl.game.leader",
     "Callback": "dufl.experiment.callbacks",
     "CapacityError": "dufl.errors",
@@ -107,6 +108,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Action",
     "Algorithm1Options",
     "Callback",
     "CapacityError",

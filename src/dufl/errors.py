@@ -1,17 +1,17 @@
-"""The exceptions a user can meet. Each message says what is wrong and what to do.
+"""The exceptions that DUFL raises. Each message states what is wrong and what to do.
 
-    DuflError                    anything below
-    ├── CertificateError         the independent certificate refuses an equilibrium: it must not be used
-    ├── FetchError               a dataset could not be had from any mirror: says what each of them did
+    DuflError                    base class of the following
+    ├── CertificateError         the independent certificate rejects an equilibrium, which must not be used
+    ├── FetchError               no mirror provided a dataset; the message lists the error of each mirror
     ├── PluginError              a user's own algorithm, policy, model or dataset raised an exception
-    └── InputError               a value breaks a rule: names the field, the rule and the value
-        ├── CapacityError        a plan, or a step, does not fit into a client's buffer
-        └── BufferFileError      a durable buffer's file is damaged, foreign or in use; it is left alone
+    └── InputError               a value is invalid; the error has the field, the rule and the value
+        ├── CapacityError        a plan or a step exceeds the capacity of a client's buffer
+        └── BufferFileError      the file of a durable buffer is damaged, foreign or in use; it is not changed
 
-    NegativeUtilityWarning       a plan under which some clients would rather stay away
+    NegativeUtilityWarning       some clients have negative utility under a plan
 
-`InputError` is a `ValueError` too, so code that knows nothing of DUFL catches it. `exit_code` is what the
-command line ends with.
+`InputError` is also a `ValueError`, so generic code can catch it. `exit_code` is the exit code of the command
+line.
 """
 
 import importlib
@@ -21,11 +21,11 @@ from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Self
 
-LONGEST = 80  # characters of a value in a message
+LONGEST = 80  # maximum number of characters of a value in a message
 
 
 def shown(value: object, form: Callable[[object], str] = repr) -> str:
-    """A value for a message, whatever it is: a long one is cut, one that has no text is named by its kind.
+    """The text of a value in a message. Long text is truncated; an oversized value is shown as its type.
 
     >>> shown("abc"), shown(10**9)
     ("'abc'", '1000000000')
@@ -34,43 +34,43 @@ def shown(value: object, form: Callable[[object], str] = repr) -> str:
     """
     try:
         text = form(value)
-    except (ValueError, RecursionError):  # an integer of too many digits, a list in a list in a list …
+    except (ValueError, RecursionError):  # an integer with too many digits, or a deeply nested list
         return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= LONGEST else f"{text[:40]}…{text[-12:]} ({len(text):,} characters)"
 
 
 class DuflError(Exception):
-    """Base of all errors that DUFL raises on purpose."""
+    """Base class of the errors that DUFL raises."""
 
     exit_code = 2
 
 
 class CertificateError(DuflError):
-    """The certificate refuses an equilibrium that a solver returned."""
+    """The certificate rejects an equilibrium that a solver returned."""
 
     exit_code = 3
 
 
 class FetchError(DuflError):
-    """No mirror gave the file; the message says what each of them did."""
+    """No mirror provided the file. The message lists the error of each mirror."""
 
 
 class PluginError(DuflError):
-    """A user's own code raised an exception, which is the cause of this one."""
+    """A plugin raised an exception, which is the cause of this error."""
 
 
 class RemoteError(Exception):
-    """A plugin's exception in another process: the text of its traceback."""
+    """An exception of a plugin in another process. The message is its traceback."""
 
 
 class InputError(DuflError, ValueError):
-    """An input breaks a rule.
+    """An input is invalid.
 
     Attributes:
-        field: the argument, configuration key or file that breaks it; empty if there is none.
-        rule: what `field` must be; empty if the message has another form.
-        value: what was given instead.
-        advice: what to do about it, appended to the message.
+        field: the invalid argument, configuration key or file; empty if there is none.
+        rule: the condition that `field` must satisfy; empty if the message has another form.
+        value: the invalid value.
+        advice: how to fix it, appended to the message.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class InputError(DuflError, ValueError):
 
     @classmethod
     def of(cls, field: str, rule: str, value: object, *, advice: str = "", text: str | None = None) -> Self:
-        """The usual form of message: ``field must be rule, got value``; `text` is shown in place of a value.
+        """The error ``field must be rule, got value``; `text` is shown in place of the value.
 
         >>> error = InputError.of("conservation_rate", "in [0, 1]", 1.3)
         >>> str(error), error.field, error.rule, error.value
@@ -99,7 +99,7 @@ class InputError(DuflError, ValueError):
         return error
 
     def renamed(self, field: str) -> "InputError":
-        """The same error under another name of the field, such as the option of a command.
+        """The same error with another field name, such as a command-line option.
 
         >>> str(InputError.of("out", "a directory", "x").renamed("--out"))
         '--out must be a directory, got x'
@@ -126,15 +126,15 @@ class BufferFileError(InputError):
 
 
 class CapacityError(InputError):
-    """A client would have to hold more samples than its buffer takes."""
+    """A client would hold more samples than the capacity of its buffer."""
 
 
 class NegativeUtilityWarning(UserWarning):
-    """Some clients are paid less than what their work costs them."""
+    """Some clients have negative utility: their payment is less than their cost."""
 
 
 def plugin_traceback(error: BaseException) -> str:
-    """The traceback of a plugin's exception, from the first frame that is not DUFL's."""
+    """The traceback of a plugin's exception, starting at the first frame outside DUFL."""
     if isinstance(error, RemoteError):
         return str(error)
     trace = error.__traceback__
@@ -144,7 +144,7 @@ def plugin_traceback(error: BaseException) -> str:
 
 
 def _is_ours(trace: TracebackType) -> bool:
-    """Whether a frame is one of DUFL, or of the import of a plugin."""
+    """Whether a frame belongs to DUFL or to the import of a plugin."""
     file = trace.tb_frame.f_code.co_filename
     imports = file.startswith("<frozen importlib") or file == importlib.__file__
     return imports or Path(file).is_relative_to(Path(__file__).parent)

@@ -22,7 +22,7 @@ def cents(amount: int) -> str:
 
 
 def number(value: float) -> str:
-    """A number with the digits that matter at its magnitude.
+    """A number with a precision that suits its magnitude.
 
     >>> number(2.39932), number(1564.03), number(3.2e-7), number(float("inf"))
     ('2.399', '1,564.0', '3.2e-07', '∞')
@@ -49,7 +49,7 @@ def scientific(value: float) -> str:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """A share of one in percent.
+    """A fraction as a percentage.
 
     >>> percent(0.91389), percent(0.91389, 1)
     ('91.39 %', '91.4 %')
@@ -58,7 +58,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A difference with its sign; without one if it rounds to zero.
+    """A difference with its sign, or without a sign if it rounds to zero.
 
     >>> signed(-5.23), signed(0.01), signed(1234.5), signed(26.98, 2)
     ('−5.2', '0.0', '+1,234.5', '+26.98')
@@ -68,7 +68,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def count(how_many: int, singular: str, plural: str = "") -> str:
-    """A number of things.
+    """A number with its unit in the singular or plural.
 
     >>> count(1, "client"), count(1500, "client"), count(2, "pass", "passes")
     ('1 client', '1,500 clients', '2 passes')

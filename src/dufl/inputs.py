@@ -1,6 +1,6 @@
-"""What every validated input shares: frozen, no unknown fields, and errors that are sentences.
+"""The base of validated inputs: frozen models without unknown fields.
 
-Pydantic finds the faults; this module words them as ``field must be rule, got value``.
+Pydantic detects invalid values; this module reports them as ``field must be rule, got value``.
 """
 
 import difflib
@@ -16,10 +16,10 @@ from dufl.errors import LONGEST, InputError, shown
 _RULES = {
     "bool_type": "true or false",
     "float_type": "a number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "list_type": "a list",
-    "string_type": "a text",
+    "string_type": "a string",
     "model_type": "a table",
     "dict_type": "a table",
     "literal_error": "one of {expected}",
@@ -28,7 +28,7 @@ _RULES = {
 
 
 def must_be(rule: str, holds: Callable[[Any], bool]) -> AfterValidator:
-    """A validator that says ``must be <rule>`` where `holds` is false."""
+    """A validator that raises ``must be <rule>`` if `holds` returns false."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -39,20 +39,20 @@ def must_be(rule: str, holds: Callable[[Any], bool]) -> AfterValidator:
 
 
 def _plain(value: object) -> object:
-    """A NumPy scalar as the Python number it holds; anything else as it is."""
+    """A NumPy scalar as a Python number; any other value unchanged."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
 
 
 def _pair(value: object) -> object:
-    """A list of two as the tuple it is meant to be: TOML and JSON have no tuples."""
+    """A list of two values as a tuple: TOML and JSON have no tuples."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise PydanticCustomError("rule", "a pair [low, high]")
     return tuple(value)
 
 
-LARGEST = 1e50  # of any number: squares and products of a few are still finite
-MOST = 10**9  # of anything that is counted
+LARGEST = 1e50  # maximum magnitude of a number: squares and products stay finite
+MOST = 10**9  # maximum of a count
 
 Number = Annotated[
     float,
@@ -74,7 +74,7 @@ Interval = Annotated[tuple[Number, Number], BeforeValidator(_pair)]
 
 
 class Inputs(BaseModel):
-    """A frozen set of validated inputs; a broken rule raises `InputError`."""
+    """A frozen model of validated inputs. An invalid value raises `InputError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
@@ -85,12 +85,12 @@ class Inputs(BaseModel):
             raise input_error(error, type(self)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some fields changed, everything checked again."""
+        """A copy with some fields changed. All fields are validated again."""
         return type(self)(**({name: getattr(self, name) for name in type(self).model_fields} | changes))
 
 
 def input_error(invalid: ValidationError, model: type[BaseModel]) -> InputError:
-    """The first error of a validation, with field, rule and value."""
+    """The first error of a validation as an `InputError` with field, rule and value."""
     errors = invalid.errors()
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     kind = error["type"]
@@ -98,31 +98,31 @@ def input_error(invalid: ValidationError, model: type[BaseModel]) -> InputError:
         key = str(error["loc"][-1])
         return InputError(unknown_key(key, model.model_fields), field=key)
     cause = error.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):  # raised by a validator of ours
+    if isinstance(cause, InputError):  # raised by one of DUFL's validators
         return cause if cause.field else InputError(str(cause), field=_field(error))
     value = None if kind == "missing" else error["input"]
     return InputError.of(_field(error), _rule(error), value, text=_shown(error))
 
 
 def unknown_key(key: str, known: Mapping[str, object], where: str = "") -> str:
-    """The sentence for a key that does not exist, with the nearest one that does."""
+    """The message for an unknown key. It suggests the nearest known key."""
     advice = did_you_mean(key, known) or f"known are {', '.join(known)}"
     return f"unknown key {shown(key)}{where}: {advice}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that suggests the known name nearest to this one; empty if none is near."""
+    """A suggestion of the nearest known name; empty if no name is similar."""
     near = nearest(name, known)
     return f"did you mean {near!r}?" if near else ""
 
 
-def nearest(key: str, known: Iterable[str], likeness: float = 0.5) -> str:
-    """The known key that is most like this one; empty if none is."""
-    return next(iter(difflib.get_close_matches(key[:LONGEST], list(known), n=1, cutoff=likeness)), "")
+def nearest(key: str, known: Iterable[str], similarity: float = 0.5) -> str:
+    """The known key that is most similar to `key`; empty if no key is similar."""
+    return next(iter(difflib.get_close_matches(key[:LONGEST], list(known), n=1, cutoff=similarity)), "")
 
 
 def _field(error: ErrorDetails) -> str:
-    """The dotted name of the field, without the tags that pydantic adds to the path."""
+    """The dotted name of the field, without the tags that Pydantic adds to the path."""
     parts = [str(p) for p in error["loc"] if isinstance(p, int) or p.isidentifier()]
     return ".".join(parts) or "input"
 

@@ -1,8 +1,8 @@
-"""Late binding: the methods by which results show themselves.
+"""Late binding for the methods of results that draw or write reports.
 
-`Plan.plot()` and `Run.report()` are methods of results, which live in lower rooms; what they call lives in
-rooms above, which import the results. Such a method looks its function up by name when it is called. It needs
-nothing of the room above before, so the import rules hold: a lower room works without the rooms above it.
+`Plan.plot()` and `Run.report()` belong to lower packages, but call functions of higher packages, which import
+the results. These methods look up their function by name when they are called. Lower packages therefore do
+not depend on higher packages at import time.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def late(path: str) -> Any:
-    """The function `package.module:name`.
+    """Import and return the function `package.module:name`.
 
     >>> late("math:sqrt")(9.0)
     3.0

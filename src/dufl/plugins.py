@@ -2,13 +2,13 @@
 
 A plugin is specified in one of four ways, everywhere:
 
-    a name           one of ours, such as "fedavg"
+    a name           of a built-in, such as "fedavg"
     an import path   "package.module:Name", the only way in a file
-    a class          or a function, which is called to make the plugin; it may be defined in a notebook
+    a class          or a function, which is called to create the plugin; it may be defined in a notebook
     an object        the plugin itself
 
-Import paths are resolved when the plugin is made, never when a file is read. Modules are not looked for in
-the current directory unless `import_from` adds it. What a plugin raises is the cause of a `PluginError`.
+Import paths are resolved when the plugin is created, never when a file is read. Modules in the current
+directory are found only if `import_from` adds it. An exception of a plugin is the cause of a `PluginError`.
 """
 
 import importlib
@@ -29,7 +29,7 @@ Spec = Any  # a name, an import path, a class or function, or an object
 
 
 def check_spec(kind: str, spec: Spec, known: Iterable[str]) -> Spec:
-    """The specification, if it can be one; a text must be a known name, an import path or a description.
+    """Validate a specification. A string must be a known name, an import path or a description.
 
     >>> check_spec("model", "resnet", ["logistic", "resnet18"])
     Traceback (most recent call last):
@@ -46,10 +46,10 @@ def check_spec(kind: str, spec: Spec, known: Iterable[str]) -> Spec:
 
 
 def describe(spec: Spec) -> str:
-    """The text that stands for a plugin in files, tables and messages.
+    """The string that represents a plugin in files, tables and messages.
 
-    A class or function that can be imported is its import path; anything else is a description in angle
-    brackets, which tells a reader what was used and cannot be loaded again.
+    An importable class or function is represented by its import path. Any other plugin is represented by a
+    description in angle brackets, which cannot be loaded again.
 
     >>> describe("fedavg"), describe(Path), describe(Path("x"))
     ('fedavg', 'pathlib:Path', "<PosixPath('x')>")
@@ -68,13 +68,13 @@ def describe(spec: Spec) -> str:
 
 
 def is_import_path(text: str) -> bool:
-    """Whether a text is an import path, `package.module:Name`."""
+    """Whether a string is an import path, `package.module:Name`."""
     module, colon, attribute = text.partition(":")
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def is_description(text: str) -> bool:
-    """Whether a text describes an object that no file can hold; see `describe`."""
+    """Whether a string describes an object that a file cannot store; see `describe`."""
     return len(text) > 2 and text.startswith("<") and text.endswith(">") and text.isprintable()
 
 
@@ -85,20 +85,20 @@ def make_plugin(
     methods: Iterable[str] = (),
     known: Mapping[str, Callable[[], Any]] | None = None,
 ) -> Any:
-    """The plugin that a specification stands for.
+    """Create the plugin of a specification.
 
     Args:
-        kind: algorithm, policy and so on, for messages.
+        kind: the kind of plugin for messages, such as "algorithm".
         spec: see the module's docstring.
-        arguments: a class or function is called with these.
-        methods: what the plugin must have.
-        known: makes the plugins that have a name.
+        arguments: the arguments for a class or function.
+        methods: the methods that the plugin must have.
+        known: the factories of the built-in plugins, by name.
     """
     if isinstance(spec, str) and known and spec in known:
         return known[spec]()
     plugin, wanted = resolve(kind, spec), tuple(methods)
-    is_maker = isinstance(plugin, type | FunctionType)
-    if is_maker or not wanted or not any(hasattr(plugin, name) for name in wanted):
+    is_factory = isinstance(plugin, type | FunctionType)
+    if is_factory or not wanted or not any(hasattr(plugin, name) for name in wanted):
         with calling(kind, spec):
             plugin = plugin(*arguments)
     missing = [name for name in wanted if not callable(getattr(plugin, name, None))]
@@ -109,12 +109,12 @@ def make_plugin(
 
 
 def resolve(kind: str, spec: Spec) -> Any:
-    """The class, function or object that a specification stands for; an import path is imported."""
+    """The class, function or object of a specification. An import path is imported."""
     if not isinstance(spec, str):
         return spec
     if not is_import_path(spec):
         rule = "given as an object or a class"
-        advice = "the file describes it, but cannot hold it"
+        advice = "the file describes it, but cannot store it"
         raise InputError.of(kind, rule, spec, advice=advice if is_description(spec) else "")
     module_name, _, name = spec.partition(":")
     with calling(kind, spec, "while it was imported"):
@@ -122,7 +122,7 @@ def resolve(kind: str, spec: Spec) -> Any:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if not f"{module_name}.".startswith(f"{error.name}."):
-                raise  # the plugin is there, but something that it imports is not
+                raise  # the plugin exists, but a module that it imports does not
             reason = _in_current_directory(module_name) or f"ModuleNotFoundError: {error}"
             raise InputError.of(kind, "importable", spec, text=repr(spec), advice=reason) from None
         plugin = getattr(module, name, None)
@@ -133,18 +133,18 @@ def resolve(kind: str, spec: Spec) -> Any:
 
 @contextmanager
 def calling(kind: str, spec: Spec, when: str = "") -> Iterator[None]:
-    """Run code of a plugin: an exception of its own becomes the cause of a `PluginError`.
+    """Run code of a plugin. Its exceptions become the cause of a `PluginError`.
 
     Args:
-        kind: algorithm, policy, model or dataset.
+        kind: the kind of plugin, such as "algorithm".
         spec: its specification.
-        when: what it was called for.
+        when: the context of the call, for the message.
     """
     try:
         yield
     except DuflError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's code raises
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         lines = "".join(traceback.format_exception_only(error)).splitlines()
         reason = next((line for line in lines if not line.startswith(" ")), type(error).__name__)
         during = f" ({when})" if when else ""
@@ -152,7 +152,7 @@ def calling(kind: str, spec: Spec, when: str = "") -> Iterator[None]:
 
 
 def accepted_keywords(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the offered keywords that a function or class takes."""
+    """The offered keyword arguments that a function or class accepts."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return dict(offered)
@@ -161,20 +161,20 @@ def accepted_keywords(function: Callable[..., Any], offered: Mapping[str, Any]) 
 
 
 def import_from(folder: Path) -> None:
-    """Look for plugins in a folder before anywhere else, in this process and in those that it starts."""
+    """Search a folder for plugins first, in this process and in its subprocesses."""
     if not folder.is_dir():
         raise InputError.of("--import-from", "a folder that exists", folder)
-    whole = str(folder.absolute())
-    sys.path.insert(0, whole)
-    os.environ["PYTHONPATH"] = os.pathsep.join([whole, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = str(folder.absolute())
+    sys.path.insert(0, path)
+    os.environ["PYTHONPATH"] = os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
     importlib.invalidate_caches()
 
 
 def _in_current_directory(module_name: str) -> str:
-    """Advice on a module in the current directory, which is not searched; empty if it is not there."""
+    """Advice if the module is in the current directory, which is not searched; otherwise empty."""
     top = module_name.partition(".")[0]
-    there = next((place for place in (Path(f"{top}.py"), Path(top)) if place.exists()), None)
-    if there is None:
+    candidate = next((place for place in (Path(f"{top}.py"), Path(top)) if place.exists()), None)
+    if candidate is None:
         return ""
     advice = "add --import-from . to the command, or the folder to sys.path or PYTHONPATH"
-    return f"{there} is in the current folder, which is searched only if asked to be: {advice}"
+    return f"{candidate} is in the current folder, which is not searched by default: {advice}"

@@ -84,7 +84,7 @@ def test_certify_refuses_a_doctored_plan(dufl_command: Any, tmp_path: Path) -> N
     np.savez(tmp_path / "plan.npz", **changed)
     code, _, err = dufl_command("certify", str(tmp_path))
     assert code == 2
-    assert "plan.npz must be as the plan has written it" in err
+    assert "plan.npz must be unchanged" in err
     reseal(tmp_path)
     code, out, _ = dufl_command("certify", str(tmp_path))
     assert code == 1
@@ -160,7 +160,7 @@ def test_exact_competition(dufl_command: Any) -> None:
         (["--set", "game.sigma=1"], "unknown key 'sigma' in [game]"),
         (
             ["--set", "capacity=500"],
-            "capacity must hold the plan, got 500 for client 0, which would hold 1,000",
+            "capacity must be large enough for the plan, got 500 for client 0, which would hold 1,000",
         ),
         (["nowhere.toml"], "nowhere.toml must be a readable TOML file"),
         (["--set", "count=1", "--set", "competition=nash"], "must be 'mean-field' with a single client"),
@@ -315,7 +315,7 @@ def test_a_change_without_its_option(
 ) -> None:
     code, out, err = dufl_command(command, "num_rounds=4")
     assert (code, out) == (2, "")
-    text = "FILE must be a TOML file that exists, got num_rounds=4: a value is changed by --set num_rounds=4"
+    text = "FILE must be a TOML file that exists, got num_rounds=4: to change a value, use --set num_rounds=4"
     assert err == f"error: {text}\n"
     monkeypatch.chdir(tmp_path)
     Path("a=b.toml").write_text("[game]\nnum_rounds = 1")

@@ -82,8 +82,8 @@ def test_compare_takes_the_algorithm_of_the_file(dufl_command: Any, tmp_path: Pa
     [
         (["--algorithms", "fedavg,fedprx"], "unknown algorithm 'fedprx': did you mean 'fedprox'?"),
         (["--policies", "static,dulf"], "unknown policy 'dulf': did you mean 'dufl'?"),
-        (["--algorithms", "fedavg,fedavg"], "--algorithms must be names that differ, got 'fedavg,fedavg'"),
-        (["--policies", "dufl,dufl"], "--policies must be names that differ, got 'dufl,dufl'"),
+        (["--algorithms", "fedavg,fedavg"], "--algorithms must be distinct names, got 'fedavg,fedavg'"),
+        (["--policies", "dufl,dufl"], "--policies must be distinct names, got 'dufl,dufl'"),
         (["--policies", ","], "--policies must be at least one name, got ','"),
         (["--algorithms", ""], "--algorithms must be at least one name, got ''"),
         (["--algorithms", "fedavg,nowhere.at.all:Own"], "algorithm must be importable, got 'nowhere.at.all:"),

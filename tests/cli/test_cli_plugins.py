@@ -88,8 +88,8 @@ def test_nothing_is_imported_from_the_current_folder_unless_asked(
     file = f"{path.partition(':')[0]}.py"
     assert (code, out) == (2, "")
     assert err == (
-        f"error: {kind} must be importable, got {path!r}: {file} is in the current folder, which is searched "
-        "only if asked to be: add --import-from . to the command, or the folder to sys.path or PYTHONPATH\n"
+        f"error: {kind} must be importable, got {path!r}: {file} is in the current folder, which is not "
+        "searched by default: add --import-from . to the command, or the folder to sys.path or PYTHONPATH\n"
     )
     code, out, err = dufl(folder, command, *arguments, "--import-from", ".")
     assert (code, err) == (0, "")

@@ -70,7 +70,7 @@ def test_a_stop_and_the_rest(dufl_command: Any, tmp_path: Path, number: signal.S
     first, last = err.splitlines()
     assert first == "stopping after this round; press Ctrl-C again to stop at once"
     rounds = (out / "metrics.jsonl").read_text().count("\n")
-    assert last == f"stopped after {rounds} of 250 rounds; go on with: dufl train --out {out} --resume"
+    assert last == f"stopped after {rounds} of 250 rounds; resume with: dufl train --out {out} --resume"
     with np.load(out / "checkpoint.npz") as checkpoint:
         assert int(checkpoint["round"]) == rounds < 250
     names = {path.name for path in out.iterdir()}
@@ -134,7 +134,7 @@ def test_a_stop_with_torch_leaves_no_process(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1].endswith(f"go on with: dufl train --out {out} --resume")
+    assert err.splitlines()[-1].endswith(f"resume with: dufl train --out {out} --resume")
     assert alive(pids) == []
     with np.load(out / "checkpoint.npz") as checkpoint:
         assert int(checkpoint["round"]) == (out / "metrics.jsonl").read_text().count("\n")

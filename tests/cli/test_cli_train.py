@@ -131,9 +131,7 @@ def test_refused_to_go_on(dufl_command: Any, tmp_path: Path) -> None:
     assert err == f"error: {out} holds a run of another configuration: training.local_epochs was 1, is 2\n"
     code, _, err = dufl_command("train", *told(*SMALL), "--out", str(out))
     assert code == 2
-    assert err == (
-        f"error: {out} holds a run already: add --resume to go on with it, or choose another --out\n"
-    )
+    assert err == (f"error: {out} holds a run already: add --resume to resume it, or choose another --out\n")
     assert files(out) == before
 
 

@@ -20,7 +20,7 @@ from command_line import SMALL, assert_sentence, children, told, write_dataset
         (["dataset=mnits"], "unknown dataset 'mnits': did you mean 'mnist'?"),
         (["dataset=digits:"], "unknown dataset 'digits:'"),
         (["local_epochs=0"], "training.local_epochs must be >= 1, got 0"),
-        (["local_epochs=1.5"], "training.local_epochs must be a whole number, got 1.5"),
+        (["local_epochs=1.5"], "training.local_epochs must be an integer, got 1.5"),
         (["batch_size=0"], "training.batch_size must be >= 1, got 0"),
         (["training.learning_rate=-1"], "training.learning_rate must be > 0, got -1"),
         (["training.learning_rate=nan"], "training.learning_rate must be a finite number, got nan"),

@@ -63,7 +63,7 @@ def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path: Path) -> None
         assert (tmp_path / name).is_symlink()
         assert (tmp_path / f"there/{name}.txt").read_text() == "after"
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match="leads back to itself"):
+    with pytest.raises(InputError, match="a symbolic link to itself"):
         write_text(tmp_path / "loop", "never")
     assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["new.txt", "old.txt"]
 
@@ -90,7 +90,7 @@ def test_names_that_are_no_text(dufl_command: Any, tmp_path: Path) -> None:
     code, shown, err = dufl_command("train", *told(*SMALL), "--out", out, "--json")
     assert (code, err, json.loads(shown)["rounds"]) == (0, "", 5)
     assert Path(out, "report.html").exists()
-    with pytest.raises(InputError, match=r"config.toml must be text that UTF-8 can hold, got .*udcff"):
+    with pytest.raises(InputError, match=r"config.toml must be valid UTF-8, got .*udcff"):
         write_text(tmp_path / "config.toml", 'dataset = "a\udcff.npz"')
     assert not (tmp_path / "config.toml").exists()
 
@@ -244,7 +244,7 @@ def test_an_empty_name_is_no_folder(
     monkeypatch.chdir(tmp_path)
     code, out, err = dufl_command(*WRITING[kind], "--out", "")
     assert (code, out) == (2, "")
-    assert err == "error: --out must be a name, got an empty text\n"
+    assert err == "error: --out must be a name, got an empty string\n"
     assert not files(tmp_path)
 
 
@@ -297,7 +297,7 @@ def test_files_of_the_user_s_own_are_not_replaced(dufl_command: Any, tmp_path: P
     code, out, err = dufl_command(*WRITING[kind], "--out", str(tmp_path))
     assert (code, out) == (2, "")
     assert_sentence(err)
-    assert f"where {name}, which dufl did not write, or which was edited since, would be replaced" in err
+    assert f"where {name}, not written by dufl or edited since, would be replaced" in err
     assert files(tmp_path) == {name: b"# mine\n"}
 
 
@@ -310,7 +310,7 @@ def test_plan_in_the_folder_of_its_own_file(
     Path("config.toml").write_text(text)
     code, _, err = dufl_command("plan", "config.toml", "--out", ".")
     assert code == 2
-    assert "config.toml, which dufl did not write" in err
+    assert "config.toml, not written by dufl" in err
     assert files(tmp_path) == {"config.toml": text.encode()}
     assert dufl_command("plan", "config.toml", "--out", ".", "--force")[0] == 0
     assert "# a comment" not in Path("config.toml").read_text()
@@ -326,7 +326,7 @@ def test_plan_twice_in_one_directory(dufl_command: Any, tmp_path: Path) -> None:
         stream.write("# and now it is mine\n")
     code, _, err = dufl_command("plan", *FEW, "--out", out)
     assert code == 2
-    assert "config.toml, which dufl did not write, or which was edited since" in err
+    assert "config.toml, not written by dufl or edited since" in err
     assert dufl_command("plan", *FEW, "--out", out, "--force")[0] == 0
     assert dufl_command("certify", out)[0] == 0
 
@@ -450,7 +450,7 @@ def test_a_result_that_was_cut_short_is_not_taken_for_whole(dufl_command: Any, t
     Manifest(tmp_path, PLAN).write()
     code, _, err = dufl_command("certify", str(tmp_path))
     assert code == 2
-    assert "must be a plan that is whole, with config.toml in its manifest.json" in err
+    assert "must be a complete plan with config.toml in its manifest.json" in err
     assert dufl_command("plan", *FEW, "--out", str(tmp_path))[0] == 0
     assert dufl_command("certify", str(tmp_path))[0] == 0
 
@@ -546,7 +546,7 @@ def test_no_byte_of_a_plan_changes_unseen(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for number, damaged in enumerate(_flipped(path, step)):
             path.write_bytes(damaged)
-            with pytest.raises(InputError, match=f"{name} must be as the plan has written it"):
+            with pytest.raises(InputError, match=f"{name} must be unchanged"):
                 read_plan(tmp_path) if number % 100 == 0 or step > 1 else read_offer(manifest)
         path.write_bytes(whole)
     read_plan(tmp_path)
@@ -562,7 +562,7 @@ def test_no_byte_of_a_checkpoint_changes_unseen(dufl_command: Any, tmp_path: Pat
     for damaged in _flipped(path, 61):
         path.write_bytes(damaged)
         with pytest.raises(
-            InputError, match=r"must be an undamaged checkpoint: .*; if it is removed, --resume"
+            InputError, match=r"must be an undamaged checkpoint: .*; remove it to let --resume"
         ):
             place.resume()
     assert (out / "metrics.jsonl").read_bytes() == before
@@ -570,7 +570,7 @@ def test_no_byte_of_a_checkpoint_changes_unseen(dufl_command: Any, tmp_path: Pat
     code, shown, err = dufl_command("train", "--resume", "--out", str(out))
     assert (code, shown) == (2, "")
     assert_sentence(err)
-    assert "checkpoint.npz must be an undamaged checkpoint: it is cut short" in err
+    assert "checkpoint.npz must be an undamaged checkpoint: it is truncated" in err
     path.write_bytes(whole)
     rest = train(small(), out=out, resume=True)
     assert [facts(record) for record in rest.records] == [facts(record) for record in train(small()).records]

@@ -278,15 +278,30 @@ def test_a_metric_must_return_a_number() -> None:
         dufl.train(GAME, training=training.replace(metrics=[spoil]), policy="static")
 
 
-def test_results_show_themselves() -> None:
+def test_results_show_themselves(tmp_path: Path) -> None:
     plan, run = dufl.solve(GAME), dufl.train(GAME, training=TRAINING)
     assert plan.to_frame().total_volume.tolist() == plan.total_volume.tolist()
     assert run.to_frame().accuracy.tolist() == [record.accuracy for record in run.records]
     for result in (plan, run):
         assert "<table" in result._repr_html_()
-        assert result.plot().axes
-    with pytest.raises(dufl.InputError):
+        assert result.plot()._repr_png_().startswith(b"\x89PNG")
+    page = run.report(tmp_path / "run.html")
+    assert f"{100 * run.accuracy:.1f} %" in page.read_text(encoding="utf-8")
+    with pytest.raises(dufl.InputError) as error:
         run.report()
+    assert error.value.field == "path"
+
+
+def test_a_run_in_memory_is_saved_as_one_that_was_written(tmp_path: Path) -> None:
+    written = dufl.train(GAME, training=TRAINING, out=tmp_path / "written")
+    dufl.train(GAME, training=TRAINING).save(tmp_path / "saved")
+    for name in ("config.toml", "model.safetensors"):
+        assert (tmp_path / "saved" / name).read_bytes() == (tmp_path / "written" / name).read_bytes()
+    saved = dufl.Run.load(tmp_path / "saved")
+    assert saved.summary()["fingerprint"] == written.summary()["fingerprint"]
+    assert dufl.train(GAME, training=TRAINING, out=tmp_path / "saved", resume=True).records == saved.records
+    with pytest.raises(dufl.InputError):
+        saved.save(tmp_path / "written")
 
 
 LATE = (

@@ -182,7 +182,7 @@ def test_other_clients_in_the_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(
         "initial_volume,collection_cost,training_cost\n50,1e-3,1e-5\n61,1e-3,1e-5\n"
     )
-    with pytest.raises(InputError, match="the clients in the file are others"):
+    with pytest.raises(InputError, match="the clients in the file differ"):
         train(load(told), out=tmp_path / "run", resume=True)
     train(load(tmp_path / "run" / "config.toml"), out=tmp_path / "run", resume=True)
 
@@ -205,7 +205,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     for name in ("model.safetensors", "summary.json", "environment.json", "config.toml"):
         whole = (out / name).read_bytes()
         (out / name).write_text("nonsense")
-        with pytest.raises(InputError, match=rf"{name} must be as the training run has written it"):
+        with pytest.raises(InputError, match=rf"{name} must be unchanged"):
             RunDirectory(out).load(), RunDirectory(out).environment(), train(small(), out=out, resume=True)
         (out / name).write_bytes(whole)
     train(small("checkpoint_every=1"), out=out, resume=True)
@@ -213,7 +213,10 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 
 def test_two_processes_in_one_directory(tmp_path: Path) -> None:
     place = RunDirectory(tmp_path / "run")
-    with place.locked(), pytest.raises(InputError, match="must be free, but another process trains in it"):
+    with (
+        place.locked(),
+        pytest.raises(InputError, match="must be free, but another process has it open"),
+    ):
         train(small(), out=tmp_path / "run")
 
 
@@ -222,7 +225,7 @@ def _small_files() -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Writing fails in mid-run: one clear sentence, and the last checkpoint is whole and goes on."""
+    """Writing fails in mid-run: one clear sentence, and the last checkpoint is intact and goes on."""
     changes = ("game.num_rounds=200", "checkpoint_every=5", "clients.count=6")
     out = tmp_path / "run"
     process = start(out, *changes, preexec_fn=_small_files)
@@ -230,7 +233,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert process.returncode == 1
     last = said.decode().strip().splitlines()[-1]
     assert "cannot be written to" in last
-    assert "the last checkpoint is whole; when that is mended, go on with: dufl train --out" in last
+    assert "the last checkpoint is intact; when this is fixed, resume with: dufl train --out" in last
     assert not [path for path in out.iterdir() if path.name.startswith(".") and path.name != ".lock"]
     with np.load(out / "checkpoint.npz") as checkpoint:
         assert 0 < int(checkpoint["round"]) < 200
@@ -245,7 +248,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
     try:
-        with pytest.raises(DuflError, match=r"No space left on device: '.*'; the last checkpoint is whole"):
+        with pytest.raises(DuflError, match=r"No space left on device: '.*'; the last checkpoint is intact"):
             train(small("game.num_rounds=300", "checkpoint_every=5"), out=disk / "run")
     finally:
         subprocess.run(["umount", disk], check=True)

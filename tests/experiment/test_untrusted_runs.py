@@ -287,7 +287,7 @@ def test_lines_that_are_no_rounds(run: Path) -> None:
         RunDirectory(run).records()
     (run / "metrics.jsonl").write_text(whole)
     change_lines(run, lambda lines: lines.append(lines[-1] | {"round": len(lines)}))
-    with pytest.raises(InputError, match="of 6 rounds at most, got 7"):
+    with pytest.raises(InputError, match="of at most 6 rounds, got 7"):
         report(run, out=run / "r.html")
 
 

@@ -150,7 +150,7 @@ def test_an_algorithm_cannot_change_what_it_is_given(tmp_path: Path, where: str)
     run = Run(tmp_path, "game.num_rounds=2", "clients.count=2")
     inner: Any = run.strategy.strategy
     inner._algorithm = InPlace(where)
-    inner.restore(inner._algorithm.init(None, 2))
+    inner.restore(inner._algorithm.init(None, 2, None))
     with pytest.raises(ValueError, match="read-only"):
         run.start()
     assert not (tmp_path / "server" / "ledger.sqlite").exists()  # the round is not over, and not paid

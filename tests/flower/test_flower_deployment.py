@@ -97,7 +97,7 @@ def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
     assert_paid(folder / "app" / "run", 2, 2, first.stdout)
     deal = json.loads((folder / "app" / "run" / "deal.json").read_text())
     page = report(folder / "app" / "run", out=tmp_path / "report.html")
-    assert f"R = {deal['payment']:,.2f} a round" in page.text
+    assert f"R = {deal['payment']:,.2f} per round" in page.text
     assert "found by asking the clients" in page.text
     assert page.csv("volume")["round"] == [0, 1]
     keys = {path.name: path.read_bytes() for path in folder.glob("node-?")}

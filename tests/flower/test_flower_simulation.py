@@ -61,5 +61,5 @@ def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:
 
 def test_only_the_planned_policy(tmp_path: Path) -> None:
     code, _, err = simulate("--set", "policy=static", "--out", str(tmp_path / "run"))
-    assert (code, err) == (2, "error: training.policy must be 'dufl' on Flower, got 'static'\n")
+    assert (code, err) == (2, "error: policy must be 'dufl' on Flower, got 'static'\n")
     assert not (tmp_path / "run").exists()

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from dufl.learning.model_names import KNOWN_MODELS, check_name
 from torch import nn
 from torch.nn import functional
 
 from dufl.data.datasets import load_dataset
 from dufl.errors import InputError, PluginError
 from dufl.learning.models import OURS, build
+from dufl.learning.settings import MODELS
+from dufl.plugins import check_spec
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
 
@@ -95,7 +96,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", KNOWN_MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_one_logit_a_class_for_every_dataset(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 10)
     assert model.training
@@ -110,7 +111,7 @@ def test_cnn_takes_pictures_of_any_size(shape: tuple[int, ...]) -> None:
 
 
 def test_every_known_name_has_a_model() -> None:
-    assert tuple(OURS) == KNOWN_MODELS
+    assert tuple(OURS) == MODELS
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-coarse"])
@@ -122,7 +123,7 @@ def test_weights_follow_from_the_seed_alone(name: str) -> None:
     build("cnn", (1, 8, 8), 10, seed=2**70)  # no seed is too large
 
 
-@pytest.mark.parametrize("name", KNOWN_MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_global_generator_is_untouched(name: str) -> None:
     before = torch.get_rng_state()
     build(name, (1, 8, 8), 10, seed=5)
@@ -274,13 +275,13 @@ def test_only_pictures_are_for_convolutions(name: str, shape: tuple[int, ...]) -
 
 
 def test_names_are_checked_by_their_form() -> None:
-    for name in (*KNOWN_MODELS, "package.module:Class"):
-        assert check_name(name) == name
+    for name in (*MODELS, "package.module:Class"):
+        assert check_spec("model", name, MODELS) == name
     for name in ("", "cmn", "a:b:c", "module:", ":Class", "a b:C"):
         with pytest.raises(InputError, match=r"^unknown model "):
-            check_name(name)
+            check_spec("model", name, MODELS)
 
 
 def test_names_are_checked_without_torch() -> None:
-    code = "import sys; from dufl.learning.model_names import check_name; assert 'torch' not in sys.modules"
+    code = "import sys; from dufl.learning.settings import Training; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -119,7 +119,7 @@ def test_a_plan_that_does_not_fit_is_explained(opened: Opened) -> None:
     tab.slider(key="payment").set_value(500.0).run()
     tab.number_input(key="initial_volume_first").set_value(2000.0).run()
     assert tab.error[0].value.startswith(
-        escape_markdown("capacity must hold the plan, got 1500 for client 0")
+        escape_markdown("capacity must be large enough for the plan, got 1500 for client 0")
     )
     assert shown(tab)
     assert before

@@ -24,7 +24,7 @@ from dufl.cli.sweep import sweep
 from dufl.cli.train import train
 from dufl.errors import DuflError, InputError, NegativeUtilityWarning, PluginError, plugin_traceback
 
-OPTIONS = {  # arguments of the library, as a command has them
+OPTIONS = {  # command-line options by library argument
     "changes": "--set",
     "host": "--host",
     "only": "--only",
@@ -36,8 +36,8 @@ app = typer.Typer(
     help="Plan, pay for and train on fresh data in federated learning.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    suggest_commands=False,  # click does
-    rich_markup_mode="markdown",  # in which [data] is a text, and lines of a paragraph run on
+    suggest_commands=False,  # click suggests them
+    rich_markup_mode="markdown",  # shows [data] literally and joins the lines of a paragraph
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (plan, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
@@ -59,13 +59,13 @@ def top(
 
 
 def main() -> None:
-    """Run the command line; an error a user can mend is one sentence and the exit code of its kind."""
+    """Run the command line. A user error prints one sentence and sets the exit code of its type."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no θ shows a question mark
+            stream.reconfigure(errors="replace")  # for terminals that cannot show θ
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NegativeUtilityWarning)  # tables and JSON say it
+            warnings.simplefilter("ignore", NegativeUtilityWarning)  # shown in tables and JSON
             code = app(prog_name="dufl", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
@@ -100,6 +100,6 @@ def _fail(error: object, code: int) -> int:
 
 
 def _abandon_output() -> None:
-    """Drop what could not be written, which Python would otherwise try to write once more as it ends."""
+    """Discard pending output. Python would otherwise try to write it again at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

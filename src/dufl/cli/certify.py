@@ -1,4 +1,4 @@
-"""`dufl certify`: judge a plan that was written, from its numbers alone."""
+"""`dufl certify`: verify a stored plan from its numbers alone."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +9,11 @@ from dufl.cli.common import Json, progress_bar
 
 
 def certify(
-    folder: Annotated[Path, typer.Argument(help="A directory that `dufl plan --out` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The output directory of `dufl plan --out`.")],
     json: Json = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="The relative error that passes.")] = 1e-6,
+    tolerance: Annotated[float, typer.Option(min=0, help="The maximum relative error.")] = 1e-6,
 ) -> None:
-    """Check a written plan: volume law, optimality, and no gain by deviating. Exit code 1 if not."""
+    """Verify a stored plan: the volume law, optimality, no gain from deviating. Exit code 1 on failure."""
     from dufl.experiment.files import to_json
     from dufl.experiment.plan_directory import read_profile
     from dufl.game.certificate import certify_profile
@@ -21,7 +21,7 @@ def certify(
     stored = read_profile(folder)
     with progress_bar() as begin:
         begin("certifying")
-        found = certify_profile(
+        result = certify_profile(
             stored.game,
             stored.offer.payment,
             stored.offer.conservation_rate,
@@ -29,21 +29,21 @@ def certify(
             stored.collection,
             stored.competition,
         )
-    result = {
-        "holds": found.holds(tolerance),
-        "volume_law_residual": float(found.law_residual.max()),
-        "kkt_residual": float(found.kkt_residual.max()),
-        "equilibrium_residual": found.equilibrium_residual,
-        "deviation_gain": found.deviation_gain,
-        "influence_gain": found.influence,
-        "worst_client": int(found.kkt_residual.argmax()),
-        "competition": found.competition,
+    summary = {
+        "holds": result.holds(tolerance),
+        "volume_law_residual": float(result.law_residual.max()),
+        "kkt_residual": float(result.kkt_residual.max()),
+        "equilibrium_residual": result.equilibrium_residual,
+        "deviation_gain": result.deviation_gain,
+        "influence_gain": result.influence,
+        "worst_client": int(result.kkt_residual.argmax()),
+        "competition": result.competition,
     }
     if json:
-        typer.echo(to_json(result), nl=False)
+        typer.echo(to_json(summary), nl=False)
     else:
-        for name, value in result.items():
+        for name, value in summary.items():
             shown = f"{value:.2e}" if isinstance(value, float) else str(value).lower()
             typer.echo(f"{name.replace('_', ' '):<22} {shown}")
-    if not result["holds"]:
+    if not summary["holds"]:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Options and progress that the commands share."""
+"""Options and progress bars shared by the commands."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
     PathType = click.ParamType[Path]
 else:
-    PathType = click.ParamType  # which older versions do not take types for
+    PathType = click.ParamType  # not generic in older versions of click
 
 
 class OutputPath(PathType):
-    """A path to write to. An empty one, such as of a variable that is not set, is no name for a folder."""
+    """An output path. An empty string, such as from an unset shell variable, is an error."""
 
     name = "path"
 
     def convert(self, value: str | Path, param: click.Parameter | None, _: click.Context | None) -> Path:
-        """The path."""
+        """Convert the argument to a path."""
         if value == "":
-            raise InputError.of(param.opts[-1] if param else "path", "a name", "an empty text")
+            raise InputError.of(param.opts[-1] if param else "path", "a name", "an empty string")
         return Path(value)
 
 
 def _file(path: Path | None) -> Path | None:
-    """Say it where `--set` was forgotten."""
+    """Suggest `--set` for an argument such as `num_rounds=50`."""
     if path is not None and "=" in path.name and not path.exists():
         raise InputError(
-            f"FILE must be a TOML file that exists, got {path}: a value is changed by --set {path}"
+            f"FILE must be a TOML file that exists, got {path}: to change a value, use --set {path}"
         )
     return path
 
@@ -44,7 +44,7 @@ def _file(path: Path | None) -> Path | None:
 File = Annotated[
     Path | None,
     typer.Argument(
-        help="The TOML file; without one, the paper's defaults.", show_default=False, callback=_file
+        help="The TOML file. Default: the paper's parameters.", show_default=False, callback=_file
     ),
 ]
 Changes = Annotated[
@@ -52,7 +52,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a value of the file, e.g. --set game.num_rounds=50. Repeatable.",
+        help="Override a configuration value, e.g. --set game.num_rounds=50. Repeatable.",
         show_default=False,
     ),
 ]
@@ -61,7 +61,7 @@ ImportFrom = Annotated[
     typer.Option(
         "--import-from",
         metavar="DIR",
-        help="Look there for plugins, package.module:Name in the file. Their code is run.",
+        help="Also search DIR for plugins (package.module:Name in the file). Runs their code.",
         show_default=False,
     ),
 ]
@@ -71,18 +71,18 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Write results and figures there.",
+        help="Write results and figures to DIR.",
         show_default=False,
         click_type=OutputPath(),
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Write into --out even if it holds something else, or files of yours.")
+    bool, typer.Option("--force", help="Write to --out even if it holds other files; these may be replaced.")
 ]
 
 
 def parse_changes(texts: Iterable[str] | None) -> dict[str, Any]:
-    """The changes of `--set KEY=VALUE`: values by key, with its section.
+    """Parse `--set KEY=VALUE` options into values by full key.
 
     >>> parse_changes(["num_rounds=50", "data.dataset=mnist", "policy=static"])
     {'game.num_rounds': 50, 'data.dataset': 'mnist', 'policy': 'static'}
@@ -101,7 +101,7 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, Any]:
 
 
 def allow_imports(folder: Path | None) -> None:
-    """Look for plugins in a folder too, if one is given."""
+    """Also search a folder for plugins, if one is given."""
     if folder is not None:
         from dufl.plugins import import_from
 
@@ -109,15 +109,15 @@ def allow_imports(folder: Path | None) -> None:
 
 
 def console(width: int = 100) -> "Console":
-    """Standard output for tables: as wide as the terminal, or `width` columns where it is none.
+    """A console on stdout for tables: as wide as the terminal, or `width` columns if stdout is no terminal.
 
-    Texts are shown as they are: a path with brackets in it is no markup.
+    Text is printed literally: brackets in a path are not markup.
     """
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # which ends every command in the same way
+            raise BrokenPipeError  # handled by `main`
 
     wide = None if Console().is_terminal else width
     return Output(width=wide, markup=False, emoji=False)
@@ -125,10 +125,10 @@ def console(width: int = 100) -> "Console":
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str], "Advance"]]:
-    """Begin named tasks, a bar each: `advance = begin("searching")`, then `advance(0.5)`.
+    """Show one progress bar per task: `advance = begin("searching")`, then `advance(0.5)`.
 
-    Time gone and time left are shown, and what is at work if `advance` is told. It is drawn on stderr, only
-    on a terminal, and leaves nothing behind.
+    A bar shows the elapsed time, the remaining time and the optional second argument of `advance`. Bars are
+    drawn on stderr, only on a terminal, and are removed at the end.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -159,22 +159,22 @@ def progress_bar() -> Iterator[Callable[[str], "Advance"]]:
 
 @contextmanager
 def stopping() -> Iterator[Callable[[Any], Any]]:
-    """A callback that pauses a run after its round on Ctrl-C or SIGTERM; a second Ctrl-C stops at once."""
+    """A callback that pauses a run after the current round on Ctrl-C or SIGTERM; a second one aborts."""
     import signal
 
-    asked: list[int] = []
+    signals: list[int] = []
 
-    def ask(number: int, _: object) -> None:
-        if asked:
+    def handle(number: int, _: object) -> None:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
         typer.echo("stopping after this round; press Ctrl-C again to stop at once", err=True)
 
     from dufl.experiment.callbacks import Action
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda _: Action.PAUSE if asked else None
+        yield lambda _: Action.PAUSE if signals else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 
 Algorithms = Annotated[
     str | None,
-    typer.Option(metavar="A,B,…", help="Which algorithms; by default that of the file.", show_default=False),
+    typer.Option(
+        metavar="A,B,…",
+        help="The algorithms to compare. Default: the algorithm of the file.",
+        show_default=False,
+    ),
 ]
-Policies = Annotated[str, typer.Option(metavar="P,Q,…", help="Which policies of data update.")]
-Seeds = Annotated[int, typer.Option(min=1, max=100_000, help="How many seeds, from training.seed on.")]
+Policies = Annotated[str, typer.Option(metavar="P,Q,…", help="The policies to compare.")]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=100_000, help="The number of seeds, starting at training.seed.")
+]
 
 
 def compare(
@@ -50,10 +56,10 @@ def compare(
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
-    """Train with every algorithm and every policy, for several seeds, and compare.
+    """Train every algorithm with every policy and several seeds, and compare the results.
 
-    With --payment or --conservation-rate that one is fixed in the plan, as in `dufl plan`.
-    With --out every run gets its own run directory there, beside comparison.csv, a picture and a report.
+    --payment and --conservation-rate fix these values in the plan, as in `dufl plan`.
+    With --out, DIR gets one run directory per run, comparison.csv, a figure and a report.
     """
     from dufl.experiment.compare import compare as run_all
     from dufl.experiment.compare import grid
@@ -95,7 +101,7 @@ def compare(
 
 @contextmanager
 def live_table(experiments: "Mapping[str, Experiment]", seeds: int) -> "Iterator[Callback]":
-    """A callback that shows the table of a comparison while it runs, on stderr and only on a terminal."""
+    """A callback that shows the comparison table during training, on stderr and only on a terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -137,5 +143,5 @@ def _names(option: str, text: str) -> list[str]:
     if not names:
         raise InputError.of(option, "at least one name", repr(text))
     if len(set(names)) < len(names):
-        raise InputError.of(option, "names that differ", repr(text))
+        raise InputError.of(option, "distinct names", repr(text))
     return names

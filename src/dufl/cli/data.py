@@ -1,4 +1,4 @@
-"""`dufl data`: which datasets are there, fetch one, look at one."""
+"""`dufl data`: list, fetch and show datasets."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from dufl.data.datasets import Listing
 
-app = typer.Typer(help="List, fetch and look at datasets.", no_args_is_help=True, suggest_commands=False)
+app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True, suggest_commands=False)
 
 Name = Annotated[str, typer.Argument(help="digits, mnist, fmnist, svhn, cifar10 or cifar100.")]
 Shown = Annotated[
-    str, typer.Argument(help="A known name, or an .npz file with x_train, y_train, x_test, y_test.")
+    str, typer.Argument(help="The name of a dataset, or an .npz file with x_train, y_train, x_test, y_test.")
 ]
 Folder = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where the files are; otherwise $DUFL_DATA, then the user's cache folder.",
+        help="The directory of the files. Default: $DUFL_DATA, then the user's cache directory.",
         show_default=False,
     ),
 ]
@@ -36,11 +36,11 @@ Folder = Annotated[
 def list_datasets(
     data_dir: Folder = None,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare the files with their checksums.")
+        bool, typer.Option("--verify/--no-verify", help="Verify the checksums of the files.")
     ] = True,
     json: Json = False,
 ) -> None:
-    """Show which datasets are there, where, how many samples, verified or not."""
+    """List the datasets with their location, number of samples and state."""
     from dataclasses import asdict
 
     from dufl.data.datasets import listing
@@ -72,16 +72,14 @@ def list_datasets(
 
 @app.command()
 def fetch(name: Name, data_dir: Folder = None) -> None:
-    """Download a dataset, check it and unpack it. What is there and verified is left alone."""
+    """Download, verify and unpack a dataset. Verified files are not downloaded again."""
     from dufl.data.datasets.fetch import fetch
     from dufl.data.datasets.location import data_folders
 
     folder = data_folders(data_dir)[0]
     with _options(), progress_bar() as begin:
-        there = fetch(name, folder, begin)
-    typer.echo(
-        f"verified: {_short(there)}" if there else f"{name} needs no files: it comes with scikit-learn"
-    )
+        path = fetch(name, folder, begin)
+    typer.echo(f"verified: {_short(path)}" if path else f"{name} needs no files: it comes with scikit-learn")
 
 
 @app.command()
@@ -89,16 +87,20 @@ def show(
     name: Shown = "digits",
     data_dir: Folder = None,
     time_sensitivity: Annotated[
-        float, typer.Option(help="σ: how much a sample of a given age has changed.")
+        float, typer.Option(help="σ, the rate at which samples change with age.")
     ] = 1.25,
-    noise_scale: Annotated[float, typer.Option(help="Of the noise on features in [0, 1].")] = 0.5,
-    num_rounds: Annotated[int, typer.Option(help="T, over which the noise grows.")] = 100,
+    noise_scale: Annotated[float, typer.Option(help="The scale of the noise on features in [0, 1].")] = 0.5,
+    num_rounds: Annotated[
+        int, typer.Option(help="T, the number of rounds over which the noise grows.")
+    ] = 100,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.png", help="Where to; otherwise NAME.png.", show_default=False),
+        typer.Option(
+            "--out", metavar="FILE.png", help="The image to write. Default: NAME.png.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Draw some samples with their labels, and how they look as they age."""
+    """Draw samples with their labels at increasing ages."""
     from dufl.data.ageing import Ageing
     from dufl.data.datasets import load_dataset
     from dufl.report.sample_images import check_image_file, data_figure, save_image
@@ -116,7 +118,7 @@ def show(
 
 @contextmanager
 def _options() -> Iterator[None]:
-    """Call `data_dir` of the library by the name of its option here."""
+    """Report errors of the argument `data_dir` under its option name."""
     try:
         yield
     except InputError as error:
@@ -124,7 +126,7 @@ def _options() -> Iterator[None]:
 
 
 def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":
-    """One line a dataset; what everyone knows about it only where there is room."""
+    """One row per dataset. The image shape and the classes are shown only in a wide table."""
     from rich import box
     from rich.table import Table
 
@@ -146,9 +148,9 @@ def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":
     return table
 
 
-def _count(there: int, all_of_it: int) -> str:
-    """How many samples are there, and of how many if not all."""
-    return f"{there:,}" if there == all_of_it else f"{there:,} of {all_of_it:,}" if there else ""
+def _count(present: int, total: int) -> str:
+    """The number of samples, and the full number if some are missing."""
+    return f"{present:,}" if present == total else f"{present:,} of {total:,}" if present else ""
 
 
 def _state(row: "Listing", verify: bool) -> str:
@@ -162,5 +164,5 @@ def _elsewhere(row: "Listing") -> str:
 
 
 def _short(path: Path) -> str:
-    """The path, from the user's home on if it is in there."""
+    """The path, relative to the home directory if it is inside."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

@@ -8,8 +8,8 @@ import typer
 from dufl.errors import InputError
 
 EXAMPLE = """\
-# A federation and what its server optimizes. Every key is optional; the values here are the defaults,
-# those of Liu & Wang (ECAI 2025). `dufl plan FILE` plans it, `dufl train FILE` trains it.
+# A federation and its server. Every key is optional. The values in this file are the defaults, which are
+# those of Liu & Wang (ECAI 2025). `dufl plan FILE` computes the plan, `dufl train FILE` trains.
 
 policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
 
@@ -18,9 +18,9 @@ num_rounds = 100             # T
 time_sensitivity = 0.75      # σ: how much staleness hurts the task
 sampling_noise = 1.0         # ψ: how much a small volume hurts
 payment_weight = 1e-4        # γ: the weight of money against accuracy, in [0, 1]
-decay = 1.0                  # κ1   these three weigh rounds, volume and staleness;
-volume_weight = 1.0          # κ2   or give strong_convexity (μ), smoothness (β) and
-staleness_weight = 1e-2      # κ3   learning_rate (η <= 1/(2β)), from which Theorem 1 has them
+decay = 1.0                  # κ1   the weights of rounds, volume and staleness;
+volume_weight = 1.0          # κ2   or set strong_convexity (μ), smoothness (β) and
+staleness_weight = 1e-2      # κ3   learning_rate (η <= 1/(2β)), which determine them (Theorem 1)
 payment_range = [0, 500]     # R per round
 conservation_range = [0, 1]  # θ
 
@@ -31,10 +31,10 @@ count = 15
 initial_volume = 1000                              # D(0), samples
 collection_cost = { low = 1e-4, high = 1e-3 }      # α, money per squared sample collected
 training_cost = { low = 5e-6, high = 5e-5 }        # β, money per squared sample held
-# initial_staleness = 1.0    # S(0) in rounds; more than 1 to plan again during a run
-# capacity = 5000            # the most samples a buffer takes; a plan that needs more is refused
+# initial_staleness = 1.0    # S(0) in rounds; above 1 to plan again during a run
+# capacity = 5000            # maximum number of samples in a buffer; a plan that needs more is an error
 seed = 0
-# file = "clients.csv"       # instead of all the above: one line per client, with the columns
+# file = "clients.csv"       # replaces all of the above: one line per client, with the columns
 #                            # initial_volume, collection_cost, training_cost
 #                            # [, initial_staleness, capacity]
 
@@ -43,25 +43,25 @@ method = "stackelberg"      # or "algorithm1", the paper's loop
 competition = "mean-field"   # or "nash": each client accounts for its influence on the total
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
-evaluations = 30             # of the cost in one Bayesian search
+evaluations = 30             # of the cost per Bayesian search
 max_iterations = 20
-tolerance = 1e-4             # the largest relative change of the total volume that ends the loop
-damping = 0.0                # 0: the paper's plain update; 0.5 converges
+tolerance = 1e-4             # relative change of the total volume at which the loop ends
+damping = 0.0                # 0: the paper's undamped update; 0.5 converges
 seed = 0
 
-# The rest is for `dufl train` and `dufl compare` only.
+# The following sections are for `dufl train` and `dufl compare` only.
 
 [data]
 dataset = "digits"           # mnist, fmnist, svhn, cifar10, cifar100, a path to an .npz file,
 #                            # or "package.module:function"
-# data_dir = "data"          # where its files are, if not in $DUFL_DATA or the cache folder
-noise_scale = 0.5            # deviation of the noise after all rounds at σ = 1, on features in [0, 1]
-noise_growth = 1.0           # 1: noise grows evenly with age; 0.5: like a random walk
-# initial_classes = 8        # there at the start; without it, C·(1 - σ/3) of C, rounded up
-arrival_until = 0.5          # the share of the rounds by which every class has arrived
-class_order = "label"        # or "client", each in its own order; or a list of all classes
-# dirichlet_alpha = 0.5      # concentration of classes per client; smaller is more uneven; without it, even
-discard = "uniform"          # or "oldest", "package.module:function": which samples a buffer discards
+# data_dir = "data"          # directory of its files, if not in $DUFL_DATA or the cache directory
+noise_scale = 0.5            # standard deviation of the noise after T rounds at σ = 1, on features in [0, 1]
+noise_growth = 1.0           # 1: noise grows linearly with age; 0.5: like a random walk
+# initial_classes = 8        # number of classes at the start; default: C·(1 - σ/3) of C, rounded up
+arrival_until = 0.5          # the fraction of the rounds by which every class has arrived
+class_order = "label"        # or "client", one order per client; or a list of all classes
+# dirichlet_alpha = 0.5      # concentration of classes per client; smaller is more skewed; default: uniform
+discard = "uniform"          # or "oldest", "package.module:function": the samples that a buffer discards
 # stream = "package.module:Class"  # your own stream of indices into the training samples
 
 [training]
@@ -75,19 +75,19 @@ local_epochs = 20            # epochs of local training per round
 batch_size = 64
 learning_rate = 0.01         # of local SGD
 momentum = 0.0               # of local SGD
-fraction_train = 1.0         # the fraction of clients that train in a round
+fraction_train = 1.0         # the fraction of clients that train per round
 client_dropout = 0.0         # the probability that a sampled client does not reply
 precision = "float32"        # or "bf16", for torch
 seed = 0                     # of data, training and sampling
 device = "auto"              # an accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"
-workers = 0                  # cores that train, 0 for all; results do not depend on it
+workers = 0                  # cores for training, 0 for all; does not change the results
 checkpoint_every = 10        # rounds
 """
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("dufl.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dufl.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a commented example file with the paper's defaults."""
     from dufl.experiment.files import write_text

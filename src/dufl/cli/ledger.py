@@ -1,4 +1,4 @@
-"""`dufl ledger`: what every client is owed, and why."""
+"""`dufl ledger`: the payments that are due to the clients."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,11 +20,11 @@ Spreadsheet = Annotated[
 
 
 def ledger(
-    file: Annotated[Path, typer.Argument(help="The ledger of a run, a SQLite file.")],
+    file: Annotated[Path, typer.Argument(help="The ledger of a run (a SQLite file).")],
     csv: Spreadsheet = None,
     json: Json = False,
 ) -> None:
-    """Show what every client is owed, and which rounds were not paid and why."""
+    """Show the payment due to each client, and the unpaid rounds with their reasons."""
     from dufl.errors import InputError
     from dufl.experiment.files import open_regular, to_json, write_text
     from dufl.experiment.output import check_file, reading
@@ -33,7 +33,7 @@ def ledger(
     if not file.exists():
         raise InputError.of("FILE", "a ledger that exists", file)
     with reading(file):
-        open_regular(file).close()  # a pipe is not waited for
+        open_regular(file).close()  # do not block on a pipe
     if csv:
         check_file(csv, "--csv")
         if csv.exists() and csv.samefile(file):

@@ -1,4 +1,4 @@
-"""`dufl plan`: what to pay, what to keep, what each client collects."""
+"""`dufl plan`: the payment, the conservation rate and what each client collects."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ Trajectories = Annotated[
     bool | None,
     typer.Option(
         "--trajectories/--no-trajectories",
-        help="Write every client's course into plan.npz; by default up to 20 million numbers.",
+        help="Write the trajectories of all clients to plan.npz. Default: only up to 20 million numbers.",
         show_default=False,
     ),
 ]
@@ -28,10 +28,10 @@ def plan(
     json: Json = False,
     trajectories: Trajectories = None,
 ) -> None:
-    """Find what the server should pay and keep, and what every client will collect.
+    """Compute the optimal payment and conservation rate, and what every client collects.
 
-    With --payment or --conservation-rate that one is fixed and the other found; with both, the
-    clients' answer to the offer is.
+    --payment and --conservation-rate fix these values. If both are fixed, only the clients' response is
+    computed.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json

@@ -1,4 +1,4 @@
-"""`dufl report`: one run or several as one HTML page."""
+"""`dufl report`: an HTML report on one or more runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,25 +9,27 @@ from dufl.cli.common import Json, OutputPath, progress_bar
 
 Places = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN_DIR...", help="Run directories, or folders that hold run directories."),
+    typer.Argument(
+        metavar="RUN_DIR...", help="Run directories, or directories that contain run directories."
+    ),
 ]
 File = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FILE",
-        help="The page to write; otherwise report.html in RUN_DIR, or here if there are several.",
+        help="The page to write. Default: report.html in RUN_DIR, or here if there are several.",
         show_default=False,
         click_type=OutputPath(),
     ),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
 
 def report(places: Places, out: File = None, open: Open = False, json: Json = False) -> None:
-    """Make one page of one run or several: the plan, how well it trained, and on which data.
+    """Write an HTML report on one or more runs: the plan, the accuracy and the data.
 
-    The page is a file of its own that opens from disk and asks nobody for anything.
+    The page is a single file. It loads nothing from the network.
     """
     from dufl.experiment.files import to_json
     from dufl.report.training_report import write_report
@@ -35,8 +37,8 @@ def report(places: Places, out: File = None, open: Open = False, json: Json = Fa
     with progress_bar() as begin:
         written = write_report(places, out, begin("reporting"))
     if json:
-        found = {"report": str(written.path), "runs": written.runs, "bytes": written.size}
-        typer.echo(to_json(found), nl=False)
+        summary = {"report": str(written.path), "runs": written.runs, "bytes": written.size}
+        typer.echo(to_json(summary), nl=False)
     else:
         typer.echo(f"report: {written.path}")
     if open:

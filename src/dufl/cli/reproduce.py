@@ -1,4 +1,4 @@
-"""`dufl reproduce`: the paper's figures and table from our own solvers and training, claims checked."""
+"""`dufl reproduce`: recompute the paper's figures and table, and check its claims."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,24 +30,26 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="NAME",
-        help="Cells of the table: a dataset, σ, algorithm or policy. Repeatable.",
+        help="Only these cells of the table: a dataset, σ, algorithm or policy. Repeatable.",
         show_default=False,
     ),
 ]
-ScaleName = Annotated[str, typer.Option("--scale", metavar="quick|paper", help="How large.")]
+ScaleName = Annotated[
+    str, typer.Option("--scale", metavar="quick|paper", help="The size of the experiments.")
+]
 Page = Annotated[
     Path | None,
     typer.Option(
         "--page",
         metavar="FILE",
-        help="Also write a page in Markdown.",
+        help="Also write a Markdown page.",
         show_default=False,
         click_type=OutputPath(),
     ),
 ]
 Folder = Annotated[
     Path,
-    typer.Option("--out", metavar="DIR", help="Where data and figures go.", click_type=OutputPath()),
+    typer.Option("--out", metavar="DIR", help="The directory for data and figures.", click_type=OutputPath()),
 ]
 
 
@@ -62,10 +64,10 @@ def reproduce(
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
-    """Regenerate what the paper shows, and say which of its claims hold here.
+    """Reproduce the paper's figures and table, and check its claims.
 
-    A killed reproduction goes on where it was, and the table keeps the cells of earlier calls. --set changes
-    the configuration of trained items, and is written beside every number.
+    An interrupted reproduction resumes, and the table keeps the cells of earlier calls. --set changes the
+    configuration of trained items, and is recorded with every number.
     """
     from dufl.experiment.files import to_json
     from dufl.experiment.output import REPRODUCTION, check_file, check_output
@@ -81,12 +83,12 @@ def reproduce(
     if page:
         check_file(page, "--page")
     with progress_bar() as begin:
-        found = run_items(names, SCALES[scale], out, parse_changes(changes), only or (), begin, force)
-    shown = {name: found[name] for name in names}
+        results = run_items(names, SCALES[scale], out, parse_changes(changes), only or (), begin, force)
+    shown = {name: results[name] for name in names}
     if page:
         from dufl.reproduce.page import write_page
 
-        write_page(found, out, page)
+        write_page(results, out, page)
     if json:
         typer.echo(to_json(shown), nl=False)
         return

@@ -1,4 +1,4 @@
-"""`dufl sweep`: how the plan moves when one value of the configuration does, or several."""
+"""`dufl sweep`: plans for several values of one or more configuration keys."""
 
 import re
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ Axes = Annotated[
     list[str],
     typer.Argument(
         metavar="KEY=V1,V2,… [FILE]",
-        help="What varies, e.g. game.time_sensitivity=0.2,0.41,0.75; several keys give all combinations. "
-        "Then the TOML file; without one, the paper's defaults.",
+        help="The values of a key, e.g. game.time_sensitivity=0.2,0.41,0.75; several keys give all "
+        "combinations. Then the TOML file. Default: the paper's parameters.",
         show_default=False,
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option(min=1, max=100_000, help="How many draws of the clients, from seed 0 on.")
+    int, typer.Option(min=1, max=100_000, help="The number of draws of the clients, starting at seed 0.")
 ]
 
 
@@ -35,10 +35,10 @@ def sweep(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Plan for each of several values, with both leaders, and compare.
+    """Plan for several values of a key with both leaders, and compare.
 
-    The table shows the payment, the conservation rate and the cost of both leaders, what the Stackelberg
-    leader saves, and what a client could gain if it accounted for its influence on the total.
+    The table shows the payment, the conservation rate and the cost of both leaders, the savings of the
+    Stackelberg leader, and what a client could gain if it accounted for its influence on the total.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json, write_text
@@ -80,7 +80,7 @@ def sweep(
 
 
 def _axes(arguments: list[str]) -> tuple[Path | None, dict[str, list[Any]]]:
-    """The file, if there is one, and the values of every key."""
+    """The file, if one is given, and the values of every key."""
     files = [text for text in arguments if "=" not in text or Path(text).exists()]
     if len(files) > 1:
         raise InputError.of("FILE", "one TOML file", files, text=", ".join(files))

@@ -1,4 +1,4 @@
-"""`dufl train`: run a federation on this machine, with or without data update."""
+"""`dufl train`: train a federation on this machine, with or without data update."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -34,13 +34,13 @@ RunOut = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="The run directory to write.",
+        help="The output directory.",
         show_default=False,
         click_type=OutputPath(),
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
-Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the training in --out.")]
+Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events to --out.")]
 
 
 def train(
@@ -55,11 +55,11 @@ def train(
     plugins: ImportFrom = None,
     json: Json = False,
 ) -> None:
-    """Train a federation, on buffers that follow the plan or that only get old.
+    """Train a federation, with or without data update.
 
-    The sections [data] and [training] of the file say on what and how. With --payment or
-    --conservation-rate that one is fixed in the plan, as in `dufl plan`. With --out everything is kept:
-    metrics of every round, the model, and checkpoints to go on from after a stop.
+    The sections [data] and [training] of the file configure the samples and the training. --payment and
+    --conservation-rate fix these values in the plan, as in `dufl plan`. With --out, the run directory gets
+    the metrics of every round, the model, and checkpoints for --resume.
     """
     from dufl.experiment.callbacks import TensorBoard
     from dufl.experiment.files import check_directory
@@ -72,23 +72,23 @@ def train(
         check_directory(out)
     experiment = configured(file, changes, out, resume).fixed(payment, conservation_rate)
     again = f" --import-from {shlex.quote(str(plugins))}" if plugins else ""
-    go_on = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
+    next_step = f"{RunDirectory(out).advice}{again}" if out else "nothing is kept without --out"
     try:
         with stopping() as pause, bar(experiment.game.num_rounds) as show:
             callbacks: list[Any] = [pause, show, *([TensorBoard()] if tensorboard else [])]
             run = run_training(experiment, out=out, resume=resume, force=force, callbacks=callbacks)
     except KeyboardInterrupt:
-        typer.echo(f"stopped in the middle of a round; {go_on}", err=True)
+        typer.echo(f"stopped in the middle of a round; {next_step}", err=True)
         raise typer.Exit(130) from None
     if not run.finished:
         over = f"{len(run.records)} of {experiment.game.num_rounds} rounds"
-        typer.echo(f"stopped after {over}; {go_on}", err=True)
+        typer.echo(f"stopped after {over}; {next_step}", err=True)
         raise typer.Exit(130)
     show_run(run, json, "metrics.jsonl, model.safetensors, summary.json, training.png and more")
 
 
 def show_run(run: "Run", json: bool, files: str) -> None:
-    """What a command that trained ends with: a figure and a report if the run is kept, then its numbers."""
+    """Print the result of a run. With a run directory, also write its figure and report."""
     from dufl.experiment.files import to_json
     from dufl.report.figures import write_run_figure
     from dufl.report.tables import run_table
@@ -106,7 +106,7 @@ def show_run(run: "Run", json: bool, files: str) -> None:
 
 
 def report_of(folder: Path) -> Path:
-    """Write the report of what is in a folder."""
+    """Write the report on the runs in a folder."""
     from dufl.report.training_report import write_report
 
     with progress_bar() as begin:
@@ -114,7 +114,7 @@ def report_of(folder: Path) -> Path:
 
 
 def check_out(out: Path | None, **options: bool) -> None:
-    """Refuse options that need --out where there is none."""
+    """Raise an error for options that need --out if it is not given."""
     for name, given in options.items():
         if given and out is None:
             raise InputError(f"--out must be given with --{name}")
@@ -123,7 +123,7 @@ def check_out(out: Path | None, **options: bool) -> None:
 def configured(
     file: Path | None, changes: list[str] | None, out: Path | None, resume: bool, on_flower: bool = False
 ) -> "Experiment":
-    """The configuration that was given; to resume without a file, that of the run with the changes."""
+    """The given experiment; when resuming without a file, the experiment of the run with the changes."""
     from dufl.experiment.config import Experiment
     from dufl.experiment.output import FLOWER, RUN, Manifest
     from dufl.experiment.run_directory import RunDirectory
@@ -142,7 +142,7 @@ def configured(
 
 @contextmanager
 def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
-    """A progress bar with accuracy and time left, on stderr and only on a terminal."""
+    """A progress bar with accuracy and remaining time, on stderr and only on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -158,7 +158,7 @@ def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
         task = progress.add_task("planning", total=rounds)
 
         def watch(record: "Record") -> None:
-            said = f"accuracy {100 * record.accuracy:.1f} %"
-            progress.update(task, completed=record.round + 1, description=said)
+            description = f"accuracy {100 * record.accuracy:.1f} %"
+            progress.update(task, completed=record.round + 1, description=description)
 
         yield watch

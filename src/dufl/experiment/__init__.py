@@ -1,1 +1,1 @@
-"""Configuration files, run directories and what is kept in them."""
+"""Experiments, configuration files, training runs and result directories."""

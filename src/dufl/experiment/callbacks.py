@@ -1,4 +1,4 @@
-"""Callbacks: what happens beside training, after every round.
+"""Callbacks: user code that is called during training.
 
 A callback is an object with methods of `Callback`, or a function that is called with every record.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What a callback asks for after a round.
+    """The action that a callback requests after a round.
 
-    FINISH ends the run as if this had been its last round. PAUSE writes a checkpoint to resume from.
+    FINISH ends the run as if this had been its last round. PAUSE writes a checkpoint and stops.
     """
 
     FINISH = "finish"
@@ -28,30 +28,30 @@ class Action(Enum):
 
 
 class Callback:
-    """Does nothing; override what you need."""
+    """Base class of callbacks. All methods do nothing by default."""
 
     def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
         """Called before the first round with the experiment and the run directory, if there is one."""
 
     def on_round_end(self, record: Record) -> "Action | bool | None":
-        """Called after every round; when a run is resumed, first with the rounds before.
+        """Called after every round. A resumed run first calls it with the earlier records.
 
         Returns:
-            What to do; True is `Action.FINISH`.
+            The requested action, if any; True is `Action.FINISH`.
         """
         return None
 
     def on_train_end(self, run: "Run") -> None:
-        """Called when a run has finished or is paused."""
+        """Called when a run has finished or was paused."""
 
 
 class EarlyStopping(Callback):
-    """Finish once a metric has not improved for some rounds.
+    """Finish a run when a metric has stopped improving.
 
     Args:
-        metric: "loss", "accuracy", or the name of your own metric.
-        patience: rounds without improvement.
-        min_delta: by how much a value must be better to count as an improvement.
+        metric: "loss", "accuracy", or the name of a custom metric.
+        patience: the number of rounds without improvement after which the run finishes.
+        min_delta: the minimum change that counts as an improvement.
         mode: "min" or "max"; by default "min" for "loss" and "max" for anything else.
 
     >>> early = EarlyStopping("accuracy", patience=1)
@@ -70,7 +70,7 @@ class EarlyStopping(Callback):
         self._since = 0
 
     def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
-        """Start anew."""
+        """Reset the state."""
         self._best, self._since = float("inf"), 0
 
     def on_round_end(self, record: Record) -> bool:
@@ -84,7 +84,7 @@ class EarlyStopping(Callback):
 
 
 class TensorBoard(Callback):
-    """Write metrics as TensorBoard events, into the run directory unless another is given."""
+    """Write metrics as TensorBoard events, by default to the run directory."""
 
     SCALARS = (
         *("accuracy", "loss", "total_volume", "mean_age", "planned_staleness", "payment", "server_cost"),
@@ -99,7 +99,7 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
-        """Open the file; a resumed run writes all of its rounds again."""
+        """Open the event file. A resumed run writes all of its rounds again."""
         from torch.utils.tensorboard import SummaryWriter
 
         place = self._folder or folder
@@ -108,7 +108,7 @@ class TensorBoard(Callback):
         self._writer = SummaryWriter(str(place), purge_step=0)
 
     def on_round_end(self, record: Record) -> None:
-        """Write the numbers of a round."""
+        """Write the metrics of a round."""
         values = {name: getattr(record, name) for name in self.SCALARS} | record.metrics
         for name, value in values.items():
             if value is not None:
@@ -116,12 +116,12 @@ class TensorBoard(Callback):
         self._writer.flush()
 
     def on_train_end(self, run: "Run") -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()
 
 
 def metric_of(record: Record, name: str) -> float:
-    """A number of a record: one of its fields, or one of the user's own metrics."""
+    """The value of a metric: a field of the record or a custom metric."""
     value = record.metrics[name] if name in record.metrics else getattr(record, name, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         known = [key for key, item in vars(record).items() if isinstance(item, int | float)]
@@ -130,7 +130,7 @@ def metric_of(record: Record, name: str) -> float:
 
 
 class Callbacks:
-    """Some callbacks, called one after the other."""
+    """A list of callbacks that are called in order."""
 
     def __init__(self, callbacks: Iterable["Callback | Callable[[Record], Any]"]) -> None:
         self._callbacks = list(callbacks)
@@ -139,22 +139,22 @@ class Callbacks:
                 raise InputError.of("callbacks", "functions or Callback objects", type(callback).__name__)
 
     def begin(self, experiment: "Experiment", folder: Path | None) -> None:
-        """Before the first round."""
+        """Call `on_train_begin`."""
         self._call("on_train_begin", experiment, folder)
 
     def round_end(self, record: Record) -> Action | None:
-        """After a round; PAUSE prevails over FINISH."""
-        answers = []
+        """Call `on_round_end`. PAUSE takes precedence over FINISH."""
+        actions = []
         for callback in self._callbacks:
             function: Any = getattr(callback, "on_round_end", callback)
             with calling("callback", callback, f"after round {record.round}"):
-                answers.append(function(record))
-        if Action.PAUSE in answers:
+                actions.append(function(record))
+        if Action.PAUSE in actions:
             return Action.PAUSE
-        return Action.FINISH if any(a is Action.FINISH or a is True for a in answers) else None
+        return Action.FINISH if any(a is Action.FINISH or a is True for a in actions) else None
 
     def end(self, run: "Run") -> None:
-        """After the last round."""
+        """Call `on_train_end`."""
         self._call("on_train_end", run)
 
     def _call(self, name: str, *arguments: Any) -> None:

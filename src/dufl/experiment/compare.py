@@ -1,4 +1,4 @@
-"""Several experiments side by side, each for several seeds."""
+"""Compare several experiments, each trained with several seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,14 +42,14 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cell:
-    """One experiment of a comparison, for all seeds.
+    """One experiment of a comparison, with the runs of all seeds.
 
     Attributes:
-        name: of the experiment.
-        experiment: what is trained; the seed is another in every run.
-        seeds: of training.
-        runs: those that have finished, in the order of the seeds.
-        record: the last round of the run in progress, if there is one.
+        name: the name of the experiment.
+        experiment: the experiment; its runs differ only in the seed.
+        seeds: the training seeds.
+        runs: the finished runs, in the order of the seeds.
+        record: the last round of the current run, if any.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Cell:
         return len(self.runs) == len(self.seeds)
 
     def curve(self, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """A field of the records, of shape (seeds, rounds); as long as the shortest run."""
+        """A field of the records, of shape (seeds, rounds), truncated to the shortest run."""
         rounds = min(len(run.records) for run in self.runs)
         return np.array([[getattr(r, name) for r in run.records[:rounds]] for run in self.runs], float)
 
@@ -105,11 +105,11 @@ class Comparison:
         return all(cell.finished for cell in self.cells)
 
     def __getitem__(self, name: str) -> Cell:
-        """A cell by the name of its experiment."""
+        """The cell of an experiment, by name."""
         return next(cell for cell in self.cells if cell.name == name)
 
     def summary(self) -> list[dict[str, Any]]:
-        """One summary per cell that has finished."""
+        """One summary per finished cell."""
         return [cell.summary() for cell in self.cells if cell.finished]
 
     def to_frame(self) -> Any:
@@ -131,7 +131,7 @@ class Comparison:
 def grid(
     experiment: Experiment, algorithms: Iterable[Spec] = (), policies: Iterable[Spec] = ("static", "dufl")
 ) -> dict[str, Experiment]:
-    """Every algorithm with every policy, by name; by default the algorithm of the experiment.
+    """All combinations of algorithms and policies, by name. Default: the algorithm of the experiment.
 
     >>> list(grid(Experiment(), ["fedavg", "feddyn"]))
     ['fedavg-static', 'fedavg-dufl', 'feddyn-static', 'feddyn-dufl']
@@ -154,15 +154,15 @@ def compare(
     force: bool = False,
     callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
 ) -> Comparison:
-    """Train several experiments for several seeds, one run after the other, each with all workers.
+    """Train several experiments with several seeds. Runs are sequential and use all workers.
 
     Args:
-        experiments: by name, or a list; a single one is compared with and without data update.
-        seeds: how many, counted from the seed of each experiment; or the seeds themselves.
-        out: a directory that gets one run directory per run.
-        resume: resume the runs that are there.
-        force: write there even if the directories hold something else; a run is never replaced.
-        callbacks: of every run; see `Callback`. One that pauses a run ends the comparison.
+        experiments: a mapping by name, or a list; one experiment is compared with and without data update.
+        seeds: the number of seeds, starting at the seed of each experiment; or a list of seeds.
+        out: the directory in which each run gets a run directory.
+        resume: resume the runs in `out`.
+        force: write to `out` even if it holds something else; a run is never replaced.
+        callbacks: the callbacks of every run; see `Callback`. Pausing a run ends the comparison.
 
     >>> from dufl import Game, Training
     >>> short = Experiment(game=Game(num_rounds=3), training=Training(local_epochs=1))
@@ -174,14 +174,14 @@ def compare(
     by_name = dict(experiments) if isinstance(experiments, Mapping) else named(experiments)
     folder, hooks = None if out is None else Path(out), list(callbacks)
     cells = [Cell(name, one, _seeds(one, seeds)) for name, one in by_name.items()]
-    for cell in cells:  # everything is checked before anything runs
+    for cell in cells:  # validate everything before the first run
         _check(cell, folder, resume, force)
     marker = _Claim(folder, force)
     loaded: dict[str, Any] = {}
     for index, cell in enumerate(cells):
         key = repr((cell.experiment.data.dataset, cell.experiment.data.data_dir))
         if key not in loaded:
-            loaded = {key: cell.experiment.data.load()}  # one at a time in memory
+            loaded = {key: cell.experiment.data.load()}  # keep one dataset in memory
         for seed in cell.seeds:
             run = train(
                 cell.experiment.replace(seed=seed),
@@ -198,20 +198,20 @@ def compare(
 
 
 class _Claim(Callback):
-    """Claims the directory of a comparison once a first round is over: all inputs have been checked then."""
+    """Claims the directory of a comparison after the first round, when all inputs have been validated."""
 
     def __init__(self, folder: Path | None, force: bool) -> None:
         self._folder, self._force = folder, force
 
     def on_round_end(self, record: Record) -> None:
-        """Only once."""
+        """Claim the directory once."""
         if self._folder is not None:
             claim(self._folder, COMPARISON, self._force)
             self._folder = None
 
 
 def named(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
-    """Experiments by the names of their algorithms and policies."""
+    """Experiments by name, made of the algorithm and the policy."""
     made: dict[str, Experiment] = {}
     for experiment in experiments:
         name = f"{slug(experiment.training.algorithm)}-{slug(experiment.policy)}"
@@ -223,7 +223,7 @@ def named(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
 
 
 def slug(spec: Spec) -> str:
-    """The name of a plugin as part of a file name.
+    """The name of a plugin in a form that is valid in a file name.
 
     >>> slug("fedavg"), slug("my.module:Own"), slug("<Own(0.7)>")
     ('fedavg', 'my.module.Own', 'Own-0.7')
@@ -251,7 +251,7 @@ def _check(cell: Cell, folder: Path | None, resume: bool, force: bool) -> None:
 
 
 def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:
-    """The run directory of a run."""
+    """The run directory of a cell and a seed."""
     return folder / f"{slug(cell.name)}-{seed}" if folder else None
 
 

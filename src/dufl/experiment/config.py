@@ -1,8 +1,8 @@
-"""An experiment: a game, data, training and a policy. A TOML file is one way to describe it.
+"""An experiment: a game, data, training and a policy. It can be read from a TOML file.
 
 The file has the key `policy` and the sections `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`;
-every key is optional. An unknown key is an error that suggests the nearest known one. Paths in a file are
-relative to its directory; paths in changes are relative to the current one.
+every key is optional. An unknown key is an error that suggests the nearest known key. Paths in a file are
+relative to its directory. Paths in changes are relative to the current directory.
 """
 
 import math
@@ -39,16 +39,16 @@ def _policy(spec: Spec) -> Spec:
 
 
 class Experiment(Inputs):
-    """What to train: a game, its data, how clients train, and how their data is updated.
+    """An experiment: a game, its data, the training settings and the data update policy.
 
     Attributes:
         game: the federation and what its server optimizes.
-        clients: how the clients of the game are described in a file; it follows from the game by default.
-        leader: how the policy "dufl" chooses the offer.
+        clients: the `[clients]` section of a file; derived from the game by default.
+        leader: how the policy "dufl" computes the offer.
         data: the samples, how they arrive and how they age.
         training: the model, the algorithm and local training.
-        policy: what the server pays, and what clients keep and collect: "dufl" (solve the game and follow the
-            plan), "static" (never update), a `Plan`, or your own; see `dufl.learning.policies`.
+        policy: determines the payment and what clients conserve and collect: "dufl" (solve the game and
+            follow the plan), "static" (never update), a `Plan`, or a plugin; see `dufl.learning.policies`.
 
     >>> experiment = Experiment(game=Game(num_rounds=20), policy="static")
     >>> same = Experiment.from_toml(changes={"game.num_rounds": 20, "policy": "static"})
@@ -71,12 +71,12 @@ class Experiment(Inputs):
 
     @classmethod
     def from_toml(cls, path: str | Path | None = None, changes: Changes | None = None) -> "Experiment":
-        """Read a TOML file, apply changes and check everything.
+        """Read a TOML file, apply changes and validate the result.
 
         Args:
-            path: of the file; the paper's defaults without one.
-            changes: values by key, such as ``{"game.num_rounds": 50}``; the section may be left out where
-                only one has the key.
+            path: the path of the file. Default: the paper's parameters.
+            changes: values by key, such as ``{"game.num_rounds": 50}``; the section may be omitted if the
+                key is unique.
         """
         if path is None:
             return resolve(change({}, changes or {}))
@@ -85,10 +85,10 @@ class Experiment(Inputs):
         return resolve(change(table, changes or {}), path.parent, str(path))
 
     def to_toml(self, clients_file: str = CLIENTS_FILE) -> str:
-        """The experiment as a TOML file.
+        """The experiment in TOML.
 
-        Clients that were not drawn are listed in `clients_file`. Plugins that cannot be imported are
-        described in angle brackets: such a file can be read, but not trained.
+        Clients that were not drawn are stored in `clients_file`. Plugins that cannot be imported are
+        described in angle brackets. Such a file can be read, but not used for training.
         """
         game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n != "clients"}
         if self.clients.file is None:
@@ -107,7 +107,7 @@ class Experiment(Inputs):
         return tomli_w.dumps(sections)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some fields changed; fields of `training` may be given by their own names.
+        """A copy with some fields changed. Fields of `training` may be given directly.
 
         >>> Experiment().replace(policy="static", seed=3).training.seed
         3
@@ -121,7 +121,7 @@ class Experiment(Inputs):
         return type(self)(**(kept | own))
 
     def solve(self, progress: Progress = lambda _: None) -> Plan:
-        """The server's plan."""
+        """Solve the game and return the server's plan."""
         return solve(
             self.game,
             method=self.leader.method,
@@ -131,7 +131,7 @@ class Experiment(Inputs):
         )
 
     def fixed(self, payment: float | None = None, conservation_rate: float | None = None) -> Self:
-        """The same with the payment or the conservation rate fixed, so that it is planned with that value."""
+        """A copy with the payment or the conservation rate fixed in the plan."""
         ranges = {
             "payment_range": payment,
             "conservation_range": conservation_rate,
@@ -139,12 +139,12 @@ class Experiment(Inputs):
         given = {name: (value, value) for name, value in ranges.items() if value is not None}
         if not given:
             return self
-        Offer(payment=payment or 0.0, conservation_rate=conservation_rate or 0.0)  # checks both by name
+        Offer(payment=payment or 0.0, conservation_rate=conservation_rate or 0.0)  # validates both
         return self.model_copy(update={"game": self.game.replace(**given)})
 
 
 def as_experiment(experiment: "Experiment | Game | None", **parts: Any) -> Experiment:
-    """An experiment, or the one that a game and some parts make."""
+    """The experiment, or an experiment made of a game and other parts."""
     given = {name: part for name, part in parts.items() if part is not None}
     if isinstance(experiment, Experiment):
         return experiment.replace(**given) if given else experiment
@@ -154,23 +154,23 @@ def as_experiment(experiment: "Experiment | Game | None", **parts: Any) -> Exper
 def resolve(
     table: Table, folder: Path = Path(), name: str = "", clients: Clients | None = None
 ) -> Experiment:
-    """The experiment that a table stands for, everything checked.
+    """Validate a TOML table and return its experiment.
 
     Args:
-        table: the sections, as TOML has them.
-        folder: where the CSV file of clients is looked for.
-        name: of the file, for messages.
-        clients: from the CSV file, if it has been read already.
+        table: the sections, as parsed from TOML.
+        folder: the directory of the CSV file of clients.
+        name: the name of the file, for messages.
+        clients: the content of the CSV file, if it has already been read.
     """
     check_keys(table)
     sections: dict[str, Table] = {
         section: dict(table.get(section, {})) for section in KEYS if section != ROOT
     }
     described = _in_section(name, "clients", lambda: _clients_section(sections["clients"]))
-    everyone = _in_section(name, "clients", lambda: described.clients(folder, clients))
-    game = _in_section(name, "game", lambda: Game(clients=everyone, **sections["game"]))
+    all_clients = _in_section(name, "clients", lambda: described.clients(folder, clients))
+    game = _in_section(name, "game", lambda: Game(clients=all_clients, **sections["game"]))
     leader = _in_section(name, "leader", lambda: Leader(**sections["leader"]))
-    if leader.competition == "nash" and everyone.size < 2:
+    if leader.competition == "nash" and all_clients.size < 2:
         raise InputError.of("leader.competition", "'mean-field' with a single client", "'nash' and 1 client")
     data = _in_section(name, "data", lambda: Data(**sections["data"]))
     training = _in_section(name, "training", lambda: Training(**sections["training"]))
@@ -179,7 +179,7 @@ def resolve(
 
 
 def change(table: Table, changes: Changes) -> Table:
-    """The table with changes applied to it."""
+    """Apply changes to a table."""
     for key, value in changes.items():
         section, name = split_key(key)
         if section == ROOT:
@@ -193,7 +193,7 @@ def change(table: Table, changes: Changes) -> Table:
 
 
 def absolute_paths(table: Table, folder: Path) -> Table:
-    """The table of a file with paths that are relative to its directory made absolute."""
+    """Make relative paths in the table of a file absolute."""
     for section, key in _PATHS:
         part = table.get(section)
         if isinstance(part, dict) and key in part:
@@ -202,14 +202,14 @@ def absolute_paths(table: Table, folder: Path) -> Table:
 
 
 def _absolute_path(section: str, key: str, value: Any, folder: Path) -> Any:
-    is_one = (section, key) in _PATHS and isinstance(value, str)
-    if is_one and value and (key == "data_dir" or value.endswith(".npz")):
+    is_path = (section, key) in _PATHS and isinstance(value, str)
+    if is_path and value and (key == "data_dir" or value.endswith(".npz")):
         return str(folder.absolute() / Path(value).expanduser())
     return value
 
 
 def _described(clients: Clients) -> ClientsSection:
-    """How a file describes clients: as they were drawn, or in a file of their own."""
+    """The `[clients]` section for some clients: their distributions, or a CSV file."""
     if clients.recipe is None:
         return ClientsSection(file=CLIENTS_FILE)
     given = {name: _listed(value) for name, value in clients.recipe.items()}
@@ -217,7 +217,7 @@ def _described(clients: Clients) -> ClientsSection:
 
 
 def _listed(value: Any) -> Any:
-    """A column as TOML can hold it; no capacity is None."""
+    """A column as a TOML value; infinite capacity is None."""
     plain = value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value
     return None if isinstance(plain, float) and math.isinf(plain) else plain
 
@@ -240,7 +240,7 @@ def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
 
 
 def _plain(value: Any) -> Any:
-    """What TOML can hold."""
+    """A value in a form that TOML can represent."""
     if isinstance(value, Distribution):
         return value.model_dump()
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What a result was computed with."""
+"""The software and hardware that computed a result."""
 
 import importlib.metadata
 import os
@@ -9,7 +9,7 @@ _PACKAGES = ("dufl", "numpy", "numba", "scipy", "scikit-learn", "torch", "safete
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine."""
+    """The versions of Python and packages, and a description of the machine."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -26,7 +26,7 @@ def environment() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells."""
+    """The name of the processor, if the system provides it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

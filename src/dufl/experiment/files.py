@@ -1,7 +1,7 @@
-"""Files that are whole or not there: written under a temporary name, made durable, then renamed.
+"""Atomic and durable files: written under a temporary name, synced, then renamed.
 
-Only regular files are read and replaced. A device, a pipe or a directory is refused, so that no reader waits
-for one and no writer puts a file in its place. A symbolic link stays: what it points to is replaced.
+Only regular files are read and replaced. A device, a pipe or a directory is an error, so that reading does
+not block and writing does not replace it. A symbolic link is kept; its target is replaced.
 """
 
 import errno
@@ -25,11 +25,11 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems that cannot make a folder durable
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems that cannot sync a directory
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """The file, opened for reading; anything but a regular file is refused without waiting for it."""
+    """Open a regular file for reading. Raises an error for any other kind of file, without blocking."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -39,16 +39,16 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What is in a regular file."""
+    """The content of a regular file."""
     with open_regular(path) as stream:
         return stream.read()
 
 
 def target_of(path: Path) -> Path:
-    """Where a file of this name is written: through symbolic links, and never over anything but a file."""
+    """The path to write to, with symbolic links resolved. It must be a regular file or not exist."""
     real = Path(os.path.realpath(path))
     if real.is_symlink():
-        raise InputError.of(str(path), "a file", "a symbolic link that leads back to itself")
+        raise InputError.of(str(path), "a file", "a symbolic link to itself")
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -60,9 +60,9 @@ def target_of(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path, private: bool = False) -> Iterator[Path]:
-    """A temporary path that takes the place of `path`, for good, once the block has ended well.
+    """A temporary path that atomically replaces `path` if the block succeeds.
 
-    A private file has mode 0600 from its creation, whatever it replaces.
+    A private file has mode 0600 from its creation, also if it replaces another file.
     """
     target = target_of(path)
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}")
@@ -73,7 +73,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[Path]:
             like = target if target.exists() and not private else temporary
             mode = stat.S_IMODE(like.stat().st_mode)
             yield temporary
-            temporary.chmod(mode)  # which a library that writes the file may have narrowed
+            temporary.chmod(mode)  # a library may have changed it
             sync(temporary)
             temporary.replace(target)
             sync(target.parent)
@@ -83,7 +83,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an error of the operating system name the file that was meant, not a temporary one."""
+    """Report errors of the operating system for `path` instead of a temporary file."""
     try:
         yield
     except OSError as error:
@@ -93,18 +93,18 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str, private: bool = False) -> None:
-    """Write a text file, whole or not at all; a private one has mode 0600 from its creation."""
+    """Write a text file atomically. A private file has mode 0600 from its creation."""
     try:
         content = text.encode()
-    except UnicodeEncodeError as error:  # from the name of a file that is not in UTF-8
+    except UnicodeEncodeError as error:  # from a file name that is not UTF-8
         part = text[max(error.start - 40, 0) : error.end].rpartition("\n")[2]
-        raise InputError.of(path.name, "text that UTF-8 can hold", ascii(part)) from None
+        raise InputError.of(path.name, "valid UTF-8", ascii(part)) from None
     with replacing(path, private) as temporary:
         temporary.write_bytes(content)
 
 
 def sync(path: Path) -> None:
-    """Make a file or a folder survive a power cut."""
+    """Write a file or a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -116,31 +116,31 @@ def sync(path: Path) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse, before any work is done, a directory that could not be made or written to."""
+    """Raise an error if a directory could not be created or written to."""
     try:
-        there = path
-        while not there.exists() and there != there.parent:
-            there = there.parent
-        usable = there.is_dir() and os.access(there, os.W_OK)
+        existing = path
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        usable = existing.is_dir() and os.access(existing, os.W_OK)
     except OSError as error:  # a name that is too long
-        raise InputError.of("--out", "a directory that can be made", f"{path}: {error.strerror}") from None
+        raise InputError.of("--out", "a directory that can be created", f"{path}: {error.strerror}") from None
     if not usable:
         raise InputError.of("--out", "a directory that can be written to", path)
 
 
 def make_directory(path: Path) -> Path:
-    """The directory, made if it is missing."""
+    """Create the directory if it does not exist, and return it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise InputError(f"--out must be a directory that can be made: {fault}") from None
+    except OSError as error:
+        raise InputError(f"--out must be a directory that can be created: {error}") from None
     return path
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:
-    """JSON that every parser reads: NaN is null, and so is an infinite number, with a flag beside it.
+    """Strictly valid JSON. NaN is null; an infinite number is null with a flag.
 
-    The flag of `x` is `x_infinite`, or `x_minus_infinite` for −∞: true, or for a list the places in it.
+    The flag of `x` is `x_infinite`, or `x_minus_infinite` for −∞. Its value is true or, for a list, indices.
 
     >>> print(to_json({"cost": float("inf"), "each": [1.0, float("inf")]}, indent=None), end="")
     {"cost": null, "cost_infinite": true, "each": [1.0, null], "each_infinite": [1]}
@@ -149,7 +149,7 @@ def to_json(value: Any, indent: int | None = 2) -> str:
 
 
 def from_json(text: str) -> Any:
-    """What `to_json` wrote, with infinite numbers where its flags say so; other nulls are None.
+    """Parse the output of `to_json`. Flagged nulls are infinite numbers; other nulls are None.
 
     >>> from_json(to_json({"cost": float("inf"), "each": [1.0, float("-inf")], "loss": float("nan")}))
     {'cost': inf, 'each': [1.0, -inf], 'loss': None}
@@ -169,15 +169,15 @@ def _finite(value: Any) -> Any:
 
 
 def _flagged(key: Any, item: Any) -> dict[Any, Any]:
-    """An entry, and the flags that say where it is infinite."""
-    found = {key: _finite(item)}
+    """An entry and its flags for infinite numbers."""
+    entries = {key: _finite(item)}
     for suffix, infinite in _FLAGS.items():
         if isinstance(item, float) and item == infinite:
-            found[f"{key}{suffix}"] = True
+            entries[f"{key}{suffix}"] = True
         elif isinstance(item, list | tuple):
             places = [n for n, part in enumerate(item) if isinstance(part, float) and part == infinite]
-            found |= {f"{key}{suffix}": places} if places else {}
-    return found
+            entries |= {f"{key}{suffix}": places} if places else {}
+    return entries
 
 
 def _with_infinite(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results as pandas data frames. pandas is loaded when a frame is made."""
+"""Results as pandas data frames. pandas is imported when a frame is created."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +22,7 @@ def make_frame(columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> "pan
 
 
 def records_frame(records: Sequence[Record]) -> "pandas.DataFrame":
-    """One row per round; lists of clients as they are, metrics as columns of their own."""
+    """One row per round. Custom metrics are separate columns; lists of clients are single values."""
     rows = []
     for record in records:
         row = asdict(record)

@@ -1,4 +1,4 @@
-"""The keys of a configuration, the paper's letters for them, and what to say of one that does not exist."""
+"""The keys of a configuration, their symbols in the papers, and suggestions for unknown keys."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from dufl.game.parameters import Game
 from dufl.inputs import nearest, unknown_key
 from dufl.learning.settings import Training
 
-ROOT = ""  # the section of the keys that stand above all sections
+ROOT = ""  # the section of the top-level keys
 
 KEYS: dict[str, Sequence[str]] = {
     ROOT: ["policy"],
@@ -23,7 +23,7 @@ KEYS: dict[str, Sequence[str]] = {
     "training": list(Training.model_fields),
 }
 
-# What else people call a key: first the letter of a paper, if it has one, then other names.
+# Other names of a key: first its symbol in a paper, if any, then alternative names.
 SYMBOLS: dict[str, tuple[str, ...]] = {
     "game.num_rounds": ("T", "rounds", "n_rounds", "num_global_rounds", "horizon"),
     "game.time_sensitivity": ("σ", "sigma"),
@@ -55,7 +55,7 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Section and name of a key; the section may be left out where only one has the name.
+    """The section and the name of a key. The section may be omitted if the name is unique.
 
     >>> split_key("game.num_rounds"), split_key("num_rounds"), split_key("policy")
     (('game', 'num_rounds'), ('game', 'num_rounds'), ('', 'policy'))
@@ -75,7 +75,7 @@ def _section_of(name: str) -> str:
 
 
 def check_keys(table: dict[str, object]) -> None:
-    """Refuse sections and keys that do not exist."""
+    """Raise an error for unknown sections and keys."""
     sections = {section: known for section, known in KEYS.items() if section != ROOT}
     for section, values in table.items():
         if section in KEYS[ROOT]:
@@ -92,7 +92,7 @@ def check_keys(table: dict[str, object]) -> None:
 
 
 def unknown(key: str, section: str = "") -> str:
-    """The sentence for a key that does not exist, with the key that was probably meant.
+    """The message for an unknown key. It suggests the key that was probably meant.
 
     >>> unknown("sigma")
     "unknown key 'sigma': did you mean 'game.time_sensitivity' (σ)?"
@@ -102,6 +102,8 @@ def unknown(key: str, section: str = "") -> str:
     "unknown key 'epochs' in [game]: did you mean 'training.local_epochs' (E)?"
     """
     where = f" in [{section}]" if section else ""
+    if section and key in KEYS[ROOT]:
+        return f"unknown key {shown(key)}{where}: it belongs to the top of the file, above all sections"
     near = nearest(key, KEYS[section]) if section else ""
     meant = (
         _by_symbol(key, section)
@@ -109,7 +111,7 @@ def unknown(key: str, section: str = "") -> str:
         or ([near] if near else [])
         or _named(nearest(key, _names(), 0.7 if section else 0.5))
     )
-    advice = _advice(meant) or "`dufl init` writes a file with every key and what it means"
+    advice = _advice(meant) or "`dufl init` writes a file that describes every key"
     return f"unknown key {shown(key)}{where}: {advice}"
 
 
@@ -118,14 +120,14 @@ def _names() -> list[str]:
 
 
 def _by_symbol(key: str, section: str) -> list[str]:
-    """The keys that a letter or another name stands for; those of the section, if it has any."""
+    """The keys with this symbol or alternative name; only those of the section, if there are any."""
     wanted = _normal(key)
     meant = [k for k, names in SYMBOLS.items() if wanted and wanted in map(_normal, names)]
     return [k for k in meant if k.startswith(f"{section}.")] or meant
 
 
 def _normal(name: str) -> str:
-    """A name without what people write in different ways: case, κ₁ or kappa_1, α_k, D(0)."""
+    """A name without variations in spelling: case, κ₁ or kappa_1, α_k, D(0)."""
     plain = unicodedata.normalize("NFKC", name[:100]).casefold().strip()
     for ending in ("(0)", "(t)", "_k"):
         plain = plain.removesuffix(ending)
@@ -137,13 +139,13 @@ def _named(name: str) -> list[str]:
 
 
 def _advice(keys: Iterable[str]) -> str:
-    named = [f"{key!r}{_letter(key)}" for key in keys]
+    named = [f"{key!r}{_symbol(key)}" for key in keys]
     if not named:
         return ""
     before, last = ", ".join(named[:-1]), named[-1]
     return f"did you mean {before} or {last}?" if before else f"did you mean {last}?"
 
 
-def _letter(key: str) -> str:
-    letter = SYMBOLS.get(key, ("",))[0]
-    return f" ({letter})" if letter else ""
+def _symbol(key: str) -> str:
+    symbol = SYMBOLS.get(key, ("",))[0]
+    return f" ({symbol})" if symbol else ""

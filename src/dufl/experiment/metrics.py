@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: one JSON object per round, each with a checksum of its own.
+"""`metrics.jsonl`: one JSON object per round, each with a checksum.
 
-The last entry of a line, `checksum`, is the beginning of the SHA-256 of all that stands before it. So a line
-that was damaged or edited is found, and one that a kill has cut short is known to be that.
+The last entry of a line, `checksum`, is a prefix of the SHA-256 of the text before it. It detects lines that
+were damaged or edited, and distinguishes them from a line that was truncated when the process was killed.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from dufl.learning.federation import Record
 
 FILE = "metrics.jsonl"
 _LINE = re.compile(r'(\{.*), "checksum": "([0-9a-f]{16})"\}')
-_LARGEST = 2**53  # above it integers are no longer exact as floats
-_MOST = 1e100  # of what is added up and squared, so that nothing overflows
+_LARGEST = 2**53  # larger integers are not exact as floats
+_MOST = 1e100  # maximum of values that are summed and squared, to prevent overflow
 
 
 def to_line(record: Record) -> str:
@@ -39,18 +39,18 @@ def seal(text: str) -> str:
 
 
 def read_metrics(folder: Path) -> list[Record]:
-    """The rounds of a run, as far as it has come; a line cut short by a kill is left out."""
+    """The completed rounds of a run. A truncated last line is ignored."""
     path = folder / FILE
     with reading(path):
         content = read_bytes(path)
     *lines, last = content.split(b"\n")
-    if last and not _is_cut_short(last):
+    if last and not _is_truncated(last):
         lines.append(last)
     return [_read_line(path, number, line) for number, line in enumerate(lines)]
 
 
-def _is_cut_short(line: bytes) -> bool:
-    """Whether it is the beginning of a line, and not a whole one with another end."""
+def _is_truncated(line: bytes) -> bool:
+    """Whether a last line is incomplete, as opposed to complete with a wrong line ending."""
     return not any(_LINE.fullmatch(part.decode("utf-8", "replace")) for part in (line, line[:-1]))
 
 
@@ -58,17 +58,17 @@ def _read_line(path: Path, number: int, line: bytes) -> Record:
     try:
         return _record(_unsealed(line), number)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        said = f"{error}" or type(error).__name__
-        raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {said}") from None
+        reason = f"{error}" or type(error).__name__
+        raise InputError(f"{path} must be the metrics of a run: line {number + 1}: {reason}") from None
 
 
 def _unsealed(line: bytes) -> Any:
-    """What a line says, if it is as it was written."""
+    """The content of a line, if its checksum is correct."""
     parts = _LINE.fullmatch(line.decode("utf-8"))
     if parts is None:
         raise ValueError("it must be a JSON object that ends with its checksum")
     if _checksum(parts[1]) != parts[2]:
-        raise ValueError("its checksum is another: it was damaged or edited")
+        raise ValueError("its checksum is wrong: it was damaged or edited")
     return from_json(parts[1] + "}")
 
 
@@ -77,7 +77,7 @@ def _checksum(text: str) -> str:
 
 
 def _record(values: Any, round: int) -> Record:
-    """The record of a round, every value checked."""
+    """Validate all values of a round and return its record."""
     missing = [name for name in _RULES if name not in values]
     unknown = [name for name in values if name not in _RULES]
     if missing or unknown:
@@ -86,7 +86,7 @@ def _record(values: Any, round: int) -> Record:
         if not holds(values[name]):
             raise InputError.of(name, rule, f"{values[name]!r:.80}")
     if values["round"] != round:
-        raise InputError.of("round", f"{round}, one more than before", values["round"])
+        raise InputError.of("round", f"{round}, one more than the previous round", values["round"])
     if sum(values["volumes"]) != values["total_volume"]:
         raise InputError.of("total_volume", "the sum of volumes", values["total_volume"])
     known = {name: value for name, value in values.items() if value is not None}
@@ -148,11 +148,11 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "volumes": _COUNTS,
     "participants": _COUNT,
     "dropped": _COUNTS,
-    "refused": ("an object of texts, by the number of the client", _are_reasons),
+    "refused": ("an object of strings by client number", _are_reasons),
     "seconds": _AMOUNT,
     "metrics": ("an object of numbers", _are_metrics),
 }
-_UNKNOWN: Mapping[str, Any] = {  # what null stands for: JSON has neither infinity nor NaN
+_UNKNOWN: Mapping[str, Any] = {  # the meaning of null: JSON has neither infinity nor NaN
     "accuracy": math.nan,
     "loss": math.nan,
     "planned_staleness": None,

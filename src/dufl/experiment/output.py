@@ -1,9 +1,8 @@
-"""Output directories: each belongs to one kind of result, and its manifest says which, and what is in it.
+"""Output directories. Each holds one kind of result, described by its manifest.
 
-`manifest.json` holds the kind and the SHA-256 of every file that does not change any more. It is written
-first, without any file, and last, with all of them: a file counts once the manifest lists it. So a result
-that was cut short, mixed up with another or edited is not taken for whole, and nothing is read from a result
-but what the command that made it has written there.
+`manifest.json` contains the kind and the SHA-256 of every final file. It is written first without files, and
+again at the end with all files. A file is valid only if the manifest lists it. An incomplete, mixed or edited
+result is therefore detected, and only files that were written by the command itself are read.
 """
 
 import fcntl
@@ -33,12 +32,12 @@ from dufl.experiment.files import (
 MANIFEST = "manifest.json"
 REPORT = "report.html"
 _STAGING = ".writing-"
-_LARGEST = 1 << 20  # bytes of a manifest
+_LARGEST = 1 << 20  # maximum size of a manifest in bytes
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of result: its name, and patterns of the files that it writes."""
+    """A kind of result: its name and the patterns of its files."""
 
     name: str
     files: tuple[str, ...]
@@ -69,12 +68,12 @@ KINDS = {kind.name: kind for kind in (PLAN, RUN, FLOWER, COMPARISON, SWEEP, REPR
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a directory holds.
+    """The manifest of an output directory.
 
     Attributes:
         folder: the directory.
-        kind: of the result.
-        files: the SHA-256 of every file that does not change any more, by its name.
+        kind: the kind of result.
+        files: the SHA-256 of every final file, by name.
     """
 
     folder: Path
@@ -83,7 +82,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """The manifest of a directory, if there is one."""
+        """Read the manifest of a directory, if there is one."""
         path = folder / MANIFEST
         if not path.exists():
             return None
@@ -98,24 +97,24 @@ class Manifest:
         return cls(folder, kind, files)
 
     def write(self) -> None:
-        """Put it into its directory."""
+        """Write the manifest to its directory."""
         text = to_json({"kind": self.kind.name, "files": dict(sorted(self.files.items()))})
         write_text(self.folder / MANIFEST, text)
 
     def adding(self, *names: str) -> "Manifest":
-        """The same with some more files, as they are now."""
+        """A copy with more files and their current checksums."""
         return Manifest(self.folder, self.kind, {**self.files, **{n: digest(self.folder / n) for n in names}})
 
     def check(self, name: str) -> Path:
-        """The path of a file that is as it was when the manifest was written."""
+        """Verify the checksum of a file and return its path."""
         path = self._listed(name)
         with reading(path):
-            found = digest(path)
-        self._compare(name, found)
+            checksum = digest(path)
+        self._compare(name, checksum)
         return path
 
     def read_file(self, name: str) -> bytes:
-        """What is in a file that is as it was when the manifest was written."""
+        """Verify the checksum of a file and return its content."""
         path = self._listed(name)
         with reading(path):
             content = read_bytes(path)
@@ -124,25 +123,25 @@ class Manifest:
 
     @property
     def changed(self) -> list[str]:
-        """The files that are there and are not as they were when the manifest was written."""
-        there = [name for name in self.files if (self.folder / name).exists()]
-        return [name for name in there if digest(self.folder / name) != self.files[name]]
+        """The existing files whose checksum differs from the manifest."""
+        existing = [name for name in self.files if (self.folder / name).exists()]
+        return [name for name in existing if digest(self.folder / name) != self.files[name]]
 
     def _listed(self, name: str) -> Path:
         if name not in self.files:
-            rule = f"a {self.kind.name} that is whole, with {name} in its {MANIFEST}"
+            rule = f"a complete {self.kind.name} with {name} in its {MANIFEST}"
             raise InputError.of(str(self.folder), rule, "none")
         return self.folder / name
 
-    def _compare(self, name: str, found: str) -> None:
-        if found != self.files[name]:
-            rule = f"as the {self.kind.name} has written it, with the SHA-256 in {MANIFEST}"
-            raise InputError.of(str(self.folder / name), rule, "a file that was damaged or edited since")
+    def _compare(self, name: str, checksum: str) -> None:
+        if checksum != self.files[name]:
+            rule = f"unchanged, with the SHA-256 in {MANIFEST}"
+            raise InputError.of(str(self.folder / name), rule, "a file that was damaged or edited")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say of which file it is that reading fails."""
+    """Report the path if reading fails."""
     try:
         yield
     except OSError as error:
@@ -156,12 +155,12 @@ def digest(path: Path) -> str:
 
 
 def check_output(folder: Path, kind: Kind, force: bool = False) -> None:
-    """Refuse a directory that cannot be written to, belongs to something else, or would lose a user's file.
+    """Raise an error if a directory is not writable, holds another result, or would lose a user's file.
 
     Args:
-        folder: the output directory, which need not exist.
-        kind: what will be written there.
-        force: write there nevertheless.
+        folder: the output directory; it may not exist yet.
+        kind: the kind of result to write.
+        force: allow directories that hold something else.
     """
     check_directory(folder)
     if force:
@@ -169,14 +168,14 @@ def check_output(folder: Path, kind: Kind, force: bool = False) -> None:
     before = Manifest.read(folder)
     if before is not None and before.kind != kind:
         _refuse(folder, kind, f"which holds a {before.kind.name}")
-    names = before.changed if before else _there(folder, kind)
+    names = before.changed if before else _conflicts(folder, kind)
     if names:
-        why = "which dufl did not write, or which was edited since, would be replaced"
+        why = "not written by dufl or edited since, would be replaced"
         _refuse(folder, kind, f"where {', '.join(names)}, {why}")
 
 
 def claim(folder: Path, kind: Kind, force: bool = False) -> Manifest:
-    """The directory, made if it is missing, for one kind of result; no file counts as part of it yet."""
+    """Create a directory for one kind of result. Its manifest lists no files yet."""
     check_output(folder, kind, force)
     manifest = Manifest(make_directory(folder), kind)
     manifest.write()
@@ -185,7 +184,7 @@ def claim(folder: Path, kind: Kind, force: bool = False) -> Manifest:
 
 @contextmanager
 def writing(folder: Path, kind: Kind, force: bool = False) -> Iterator[Path]:
-    """A temporary folder whose files all move into `folder` once the block has ended well, or none does."""
+    """A temporary directory. Its files are moved to `folder` if the block succeeds, and removed otherwise."""
     check_output(folder, kind, force)
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     make_directory(folder)
@@ -198,15 +197,15 @@ def writing(folder: Path, kind: Kind, force: bool = False) -> Iterator[Path]:
         raise DuflError(f"{folder} cannot be written to: {error.strerror or error}; {unchanged}") from error
     finally:
         for place in missing:
-            with suppress(OSError):  # it is not empty: all went well
+            with suppress(OSError):  # not empty: the result was written
                 place.rmdir()
 
 
 def check_file(path: Path, option: str) -> None:
-    """Refuse, before any work is done, a file that a user names and that must not be written there.
+    """Raise an error if a user's output file cannot or must not be written.
 
-    It must be in a folder that can be written to, be a regular file if it is there already, and be no part of
-    a result: a run is not to lose its metrics to a page of that name. Its report may be replaced.
+    The file must be in a writable directory and must be a regular file if it exists. It must not be part of a
+    result, such as the metrics of a run. The report of a run may be replaced.
     """
     try:
         target = target_of(path)
@@ -214,7 +213,7 @@ def check_file(path: Path, option: str) -> None:
     except InputError as error:
         raise InputError(f"{option}: {error}") from None
     except OSError as error:  # a name that is too long
-        raise InputError.of(option, "a file that can be made", f"{path}: {error.strerror}") from None
+        raise InputError.of(option, "a file that can be created", f"{path}: {error.strerror}") from None
     if not usable:
         raise InputError.of(option, "a file in a folder that can be written to", path)
     for folder in target.parents[:2]:
@@ -226,21 +225,21 @@ def check_file(path: Path, option: str) -> None:
 
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
-    """A temporary folder inside another; those that nobody holds any more, after a kill, are removed."""
-    for left in folder.glob(f"{_STAGING}*"):
-        with suppress(OSError), _held(left):
-            shutil.rmtree(left)
+    """A temporary directory in `folder`. Removes the directories that killed processes left behind."""
+    for abandoned in folder.glob(f"{_STAGING}*"):
+        with suppress(OSError), _locked(abandoned):
+            shutil.rmtree(abandoned)
     staging = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGING))
     try:
-        with _held(staging):
+        with _locked(staging):
             yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder, which no other process then can."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a directory against other processes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -250,7 +249,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _move(staging: Path, folder: Path, kind: Kind) -> None:
-    """Everything from one folder to the other; the last step is that the manifest lists it."""
+    """Move all files to `folder`. The manifest that lists them is moved last."""
     names = sorted(path.name for path in staging.iterdir())
     for name in names:
         target_of(folder / name)
@@ -264,8 +263,8 @@ def _move(staging: Path, folder: Path, kind: Kind) -> None:
     sync(folder)
 
 
-def _there(folder: Path, kind: Kind) -> list[str]:
-    """The files in a directory that nobody claimed and that a kind of result would replace."""
+def _conflicts(folder: Path, kind: Kind) -> list[str]:
+    """The files in an unclaimed directory that a kind of result would replace."""
     if not folder.is_dir():
         return []
     names = (str(path.relative_to(folder)) for path in (*folder.iterdir(), *folder.glob("clients/*")))

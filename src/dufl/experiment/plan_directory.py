@@ -1,4 +1,4 @@
-"""A plan on disk: `plan.json` for programs, `plan.npz` with all arrays, `config.toml` with its experiment."""
+"""A plan on disk: `plan.json` with the summary, `plan.npz` with all arrays, `config.toml`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from dufl.game.mean_field import Equilibrium
 from dufl.game.parameters import Competition, Game
 from dufl.game.plan import Method, Offer, Plan
 
-MANY = 20_000_000  # client-rounds above which trajectories are written only if asked for
+MANY = 20_000_000  # client-rounds up to which trajectories are written by default
 _OFFER = ("payment", "conservation_rate")
 _EQUILIBRIUM = (*_OFFER, "announced_volume", "total_volume", "residual", "passes", "converged")
 _TRACE = ("trace_payment", "trace_conservation_rate", "trace_cost", "trace_total_volume", "trace_converged")
@@ -31,7 +31,7 @@ Figures = Callable[[Path], list[Path]]
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The trajectories of a stored plan, to be judged by the certificate."""
+    """The trajectories of a stored plan, as input of the certificate."""
 
     game: Game
     offer: Offer
@@ -50,16 +50,16 @@ def write_plan(
     figures: Figures = lambda _: [],
     force: bool = False,
 ) -> list[Path]:
-    """Write a plan, all files or none; returns the paths.
+    """Write a plan atomically, and return the paths of its files.
 
     Args:
         plan: the plan.
-        folder: the directory, made if it is missing.
-        experiment: what was planned; by default the plan's game alone.
-        baseline: Algorithm 1's plan for the same game, whose cost is written beside.
-        trajectories: of every client; by default up to `MANY` numbers.
-        figures: draws figures into a directory and returns their paths.
-        force: write there even if the directory holds something else.
+        folder: the directory to write.
+        experiment: the experiment of the plan; by default only the plan's game.
+        baseline: Algorithm 1's plan for the same game, whose cost is written too.
+        trajectories: write the trajectories of all clients; by default up to `MANY` numbers.
+        figures: writes figures to a directory and returns their paths.
+        force: write even if the directory holds something else.
     """
     experiment = experiment or Experiment(game=_fixed(plan), leader=_leader(plan))
     with writing(folder, PLAN, force) as staging:
@@ -75,17 +75,17 @@ def write_plan(
 
 
 def read_plan(folder: Path) -> Plan:
-    """A plan that `write_plan` wrote; nothing is solved again."""
+    """Read a plan that `write_plan` wrote, without solving the game again."""
     manifest = _manifest(folder)
     experiment, facts = read_config(manifest), read_json(manifest, "plan.json")
     method, competition = facts.get("method"), facts.get("competition")
     if method not in ("stackelberg", "algorithm1", "given") or competition not in ("mean-field", "nash"):
-        raise InputError(f"{folder / 'plan.json'} must have a method and a competition that exist")
+        raise InputError(f"{folder / 'plan.json'} must have a known method and competition")
     return read_plan_arrays(manifest, experiment.game, method, competition)
 
 
 def read_profile(folder: Path) -> Profile:
-    """The trajectories of a plan that `write_plan` wrote, as they are in the file."""
+    """Read the trajectories of a plan that `write_plan` wrote."""
     manifest = _manifest(folder)
     experiment, facts = read_config(manifest), read_json(manifest, "plan.json")
     offer = _offer(folder / "plan.json", facts.get("payment"), facts.get("conservation_rate"))
@@ -101,39 +101,39 @@ def read_profile(folder: Path) -> Profile:
 
 
 def read_offer(manifest: Manifest) -> Offer:
-    """The offer of the plan that a result follows."""
+    """Read the offer of the plan in a result directory."""
     path = manifest.check("plan.npz")
-    found = read_arrays(path, _OFFER, only=False)
-    return _offer(path, *(_number(found, name, path) for name in _OFFER))
+    stored = read_arrays(path, _OFFER, only=False)
+    return _offer(path, *(_number(stored, name, path) for name in _OFFER))
 
 
 def read_plan_arrays(manifest: Manifest, game: Game, method: str, competition: Competition) -> Plan:
-    """The plan in the `plan.npz` of a result, for the game that the result is about."""
+    """Read the plan in the `plan.npz` of a result, for the game of the result."""
     path = manifest.check("plan.npz")
     with refusing(path), np.load(path) as arrays:
         traced = _TRACE[0] in arrays
     names = (*_EQUILIBRIUM, *(_TRACE if traced else ()))
-    found = read_arrays(path, names, only=False)
-    offer = _offer(path, *(_number(found, name, path) for name in _OFFER))
+    stored = read_arrays(path, names, only=False)
+    offer = _offer(path, *(_number(stored, name, path) for name in _OFFER))
     for name in ("announced_volume", "total_volume"):
-        _check(f"{name} in {path}", found[name], (game.num_rounds,))
+        _check(f"{name} in {path}", stored[name], (game.num_rounds,))
     equilibrium = Equilibrium(
-        found["announced_volume"],
-        found["total_volume"],
-        _number(found, "residual", path),
-        int(_number(found, "passes", path)),
-        bool(_number(found, "converged", path)),
+        stored["announced_volume"],
+        stored["total_volume"],
+        _number(stored, "residual", path),
+        int(_number(stored, "passes", path)),
+        bool(_number(stored, "converged", path)),
     )
     trace = None
     if traced:
-        payment, rate, cost, total = (found[name] for name in _TRACE[:4])
+        payment, rate, cost, total = (stored[name] for name in _TRACE[:4])
         _check(f"trace_total_volume in {path}", total, (len(payment) + 1, game.num_rounds))
-        trace = Trace(payment, rate, cost, total, bool(_number(found, _TRACE[4], path)))
+        trace = Trace(payment, rate, cost, total, bool(_number(stored, _TRACE[4], path)))
     return Plan(game, offer.payment, offer.conservation_rate, equilibrium, competition, method, trace)
 
 
 def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) -> None:
-    """Write `plan.npz`; with the trajectories of every client, unless there are very many."""
+    """Write `plan.npz`, by default with the trajectories of up to `MANY` client-rounds."""
     size = plan.game.num_rounds * plan.game.clients.size
     arrays: dict[str, Any] = {
         "payment": plan.payment,
@@ -171,7 +171,7 @@ def _leader(plan: Plan) -> Leader:
 
 
 def _fixed(plan: Plan) -> Game:
-    """The plan's game; for a given offer, with ranges that allow no other."""
+    """The plan's game. For a given offer, its ranges are fixed to the offer."""
     if plan.method != "given":
         return plan.game
     rates = (plan.conservation_rate, plan.conservation_rate)
@@ -195,13 +195,13 @@ def _offer(path: Path, payment: Any, conservation_rate: Any) -> Offer:
 def _number(arrays: dict[str, npt.NDArray[Any]], name: str, path: Path) -> float:
     if arrays[name].shape != () or arrays[name].dtype != np.float64:
         got = f"{arrays[name].dtype}, {arrays[name].shape}"
-        raise InputError.of(f"{name} in {path}", "one number of the type float64", got)
+        raise InputError.of(f"{name} in {path}", "one number of type float64", got)
     return float(arrays[name])
 
 
 def _check(name: str, values: Array, shape: tuple[int, ...]) -> None:
     if values.dtype != np.float64:
-        raise InputError.of(name, "of the type float64", values.dtype)
+        raise InputError.of(name, "of type float64", values.dtype)
     if values.shape != shape:
         rule = f"of shape {shape}, rounds and clients" if len(shape) == 2 else f"of shape {shape}, rounds"
         raise InputError.of(name, rule, values.shape)

@@ -1,13 +1,13 @@
-"""The directory of a training run: what it was told, what came out, and where it can go on.
+"""The run directory: the configuration, the results and the checkpoint of a training run.
 
-manifest.json      the checksums of all files that do not change any more; see `output`
-config.toml        the resolved configuration (clients.csv beside it, if clients came from a file)
-plan.npz           the plan that is followed
-environment.json   versions, machine, seed, and a checksum of the samples; where it is listed, a run has begun
-metrics.jsonl      one object a round
-checkpoint.npz     all that the next rounds depend on
-model.safetensors  the weights in the end
-summary.json       how it ended; where it is listed, the run is over
+manifest.json      the checksums of all final files; see `output`
+config.toml        the resolved configuration (with clients.csv, if the clients came from a file)
+plan.npz           the plan that the policy follows
+environment.json   versions, machine, seed and a checksum of the samples; listed once a run has begun
+metrics.jsonl      one object per round
+checkpoint.npz     the complete state for resuming
+model.safetensors  the final weights
+summary.json       the summary of the run; listed once the run has finished
 """
 
 import fcntl
@@ -38,50 +38,50 @@ from dufl.learning.federation import Arrays, Record
 FREE = {"training.workers", "training.checkpoint_every", "training.device", "data.data_dir"}
 
 
-_ENDS = ("checkpoint.npz", "model.safetensors", "summary.json")  # what a run that begins must not find
+_ENDS = ("checkpoint.npz", "model.safetensors", "summary.json")  # removed when a run begins
 
 
 class RunDirectory:
     """A run on disk.
 
     Args:
-        folder: where.
-        kind: `RUN`, or `FLOWER` for one on Flower, which goes on in another way.
+        folder: the run directory.
+        kind: `RUN`, or `FLOWER` for a run on Flower.
     """
 
     def __init__(self, folder: Path, kind: Kind = RUN) -> None:
         self.folder = folder
         self.kind = kind
-        self._lines: list[str] = []  # of the metrics, as they should be
-        self._size = 0  # of these, in bytes
-        self._begun: Manifest | None = None  # as this process knows it
+        self._lines: list[str] = []  # the expected lines of the metrics
+        self._size = 0  # their size in bytes
+        self._begun: Manifest | None = None  # the manifest that this process wrote or read
 
     @classmethod
     def at(cls, folder: Path) -> "RunDirectory | None":
-        """The run in a folder, of whichever kind, if one has begun there."""
+        """The run in a directory, of either kind, if there is one."""
         return next((place for kind in (RUN, FLOWER) if (place := cls(folder, kind)).exists), None)
 
     @property
     def exists(self) -> bool:
-        """Whether a run of this kind has begun there."""
+        """Whether the directory holds a run of this kind."""
         manifest = Manifest.read(self.folder)
         return manifest is not None and manifest.kind == self.kind and "environment.json" in manifest.files
 
     @property
     def manifest(self) -> Manifest:
-        """Its files."""
-        found = Manifest.read(self.folder)
-        if found is None or not self.exists:
+        """The manifest of the run."""
+        manifest = Manifest.read(self.folder)
+        if manifest is None or not self.exists:
             raise InputError.of(str(self.folder), f"a {self.kind.name}", "something else")
-        return found
+        return manifest
 
     def load(self, changes: Changes | None = None) -> Experiment:
-        """Its experiment, with some changes."""
+        """Read the experiment of the run, with some changes."""
         return read_config(self.manifest, changes)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out."""
+        """Lock the directory against other processes."""
         make_directory(self.folder)
         with self._writing():
             lock = (self.folder / ".lock").open("w")
@@ -89,37 +89,37 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{self.folder} must be free, but another process trains in it") from None
+                raise InputError(f"{self.folder} must be free, but another process has it open") from None
             yield
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say what to do if the directory cannot be written to."""
+        """Add advice to errors if the directory cannot be written to."""
         try:
             yield
-        except OSError as fault:
-            there = (self.folder / "checkpoint.npz").exists()
-            last = "the last checkpoint is whole; when that is mended, " if there else ""
-            raise DuflError(f"{self.folder} cannot be written to: {fault}; {last}{self.advice}") from fault
+        except OSError as error:
+            saved = (self.folder / "checkpoint.npz").exists()
+            last = "the last checkpoint is intact; when this is fixed, " if saved else ""
+            raise DuflError(f"{self.folder} cannot be written to: {error}; {last}{self.advice}") from error
 
     @property
     def advice(self) -> str:
-        """How to go on."""
-        return f"go on with: dufl train --out {shlex.quote(str(self.folder))} --resume"
+        """How to resume the run."""
+        return f"resume with: dufl train --out {shlex.quote(str(self.folder))} --resume"
 
     def check_free(self, experiment: Experiment, resume: bool, force: bool = False) -> None:
-        """Refuse what is not a run, a run of another configuration, and one of this unless it is resumed."""
+        """Raise an error if the directory holds something other than the run to begin or to resume."""
         if not self.exists:
             check_output(self.folder, self.kind, force)
             return
         self.check_same(experiment)
         if not resume:
             raise InputError(
-                f"{self.folder} holds a run already: add --resume to go on with it, or choose another --out"
+                f"{self.folder} holds a run already: add --resume to resume it, or choose another --out"
             )
 
     def check_same(self, experiment: Experiment) -> None:
-        """Refuse to resume with another experiment, naming what differs."""
+        """Raise an error that lists the differences if the run is of another experiment."""
         manifest = self.manifest
         before = flat(read_table(manifest))
         now = flat(tomllib.loads(experiment.to_toml()))
@@ -130,12 +130,12 @@ class RunDirectory:
         ]
         listed = experiment.clients.file and CLIENTS_FILE in manifest.files
         if listed and manifest.read_file(CLIENTS_FILE).decode() != experiment.game.clients.to_csv():
-            different.append("the clients in the file are others")
+            different.append("the clients in the file differ")
         if different:
             raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(different)}")
 
     def begin(self, experiment: Experiment, plan: Plan | None, data: str, force: bool = False) -> None:
-        """Write what is known before the first round."""
+        """Write the files that are known before the first round."""
         with self._writing():
             self._begin(experiment, plan, data, force)
 
@@ -158,7 +158,7 @@ class RunDirectory:
         self._begun.write()
 
     def add(self, record: Record) -> None:
-        """One more line of metrics."""
+        """Append the metrics of a round."""
         line = to_line(record)
         with self._writing():
             self._keep_metrics()
@@ -168,7 +168,7 @@ class RunDirectory:
         self._size += len(line.encode())
 
     def _keep_metrics(self) -> None:
-        """Write all metrics once more if somebody has removed or cut the file."""
+        """Rewrite all metrics if the file was removed or truncated."""
         path = self.folder / METRICS
         if not path.is_file() or path.stat().st_size != self._size:
             self._rewrite(self._lines)
@@ -179,19 +179,19 @@ class RunDirectory:
         self._lines, self._size = lines, len(text.encode())
 
     def checkpoint(self, state: Arrays) -> None:
-        """Replace the checkpoint, once the metrics up to it are safe."""
+        """Replace the checkpoint after syncing the metrics."""
         with self._writing():
             self._keep_metrics()
             sync(self.folder / METRICS)
             write_sealed(self.folder / "checkpoint.npz", state)
 
     def check_data(self, data: str) -> None:
-        """Refuse to go on with other samples."""
+        """Raise an error if the run is on other samples."""
         if self.environment().get("data") != data:
             raise InputError(f"{self.folder} holds a run on other samples: the dataset has changed")
 
     def resume(self) -> tuple[Arrays | None, list[Record]]:
-        """The last checkpoint and the metrics up to it; later ones are cut off."""
+        """Read the last checkpoint and the metrics up to it. Later metrics are removed."""
         with self._writing():
             return self._resume()
 
@@ -202,13 +202,13 @@ class RunDirectory:
         try:
             state = read_sealed(path)
             rounds = int(state["round"])
-        except (KeyError, TypeError, ValueError) as fault:
-            advice = "if it is removed, --resume begins with the first round again"
-            raise InputError(f"{path} must be an undamaged checkpoint: {fault}; {advice}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            advice = "remove it to let --resume start again from the first round"
+            raise InputError(f"{path} must be an undamaged checkpoint: {error}; {advice}") from None
         return state, self._cut(rounds)
 
     def cut(self, rounds: int) -> list[Record]:
-        """The metrics of the first so many rounds; later ones are cut off."""
+        """Read the metrics of the first `rounds` rounds. Later metrics are removed."""
         with self._writing():
             return self._cut(rounds)
 
@@ -221,14 +221,14 @@ class RunDirectory:
         return records
 
     def finish(self, weights: Named, summary: dict[str, Any]) -> None:
-        """Write the model and the summary; last of all the manifest, which says that they are whole."""
+        """Write the model and the summary, and then the manifest that lists them."""
         from safetensors.numpy import save_file
 
         with self._writing(), replacing(self.folder / "model.safetensors") as temporary:
             save_file({name: np.ascontiguousarray(values) for name, values in weights.items()}, temporary)
         manifest = self._begun or self.manifest
         for name in manifest.files:
-            manifest.check(name)  # a run that lost its configuration in the meantime is not whole
+            manifest.check(name)  # a run whose configuration was lost in the meantime is incomplete
         with self._writing():
             self._keep_metrics()
             sync(self.folder / METRICS)
@@ -237,29 +237,29 @@ class RunDirectory:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """How it ended, if it has."""
+        """The summary of the run, if it has finished."""
         if not self.exists or "summary.json" not in self.manifest.files:
             return None
         return read_json(self.manifest, "summary.json")
 
     def environment(self) -> dict[str, Any]:
-        """What it was computed with."""
+        """Read the software and hardware of the run."""
         return read_json(self.manifest, "environment.json")
 
     def records(self) -> list[Record]:
-        """Its rounds, as far as it has come."""
+        """Read the records of the completed rounds."""
         records, manifest = read_metrics(self.folder), self.manifest
         if METRICS in manifest.files:
             manifest.check(METRICS)
         return records
 
     def weights(self) -> Named:
-        """The model of a run that is over."""
+        """Read the weights of a finished run."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         path = self.manifest.check("model.safetensors")
         try:
             return load_file(path)
-        except (OSError, SafetensorError) as fault:
-            raise InputError(f"{path} must be the model of the run: {fault}") from None
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path} must be the model of the run: {error}") from None

@@ -1,4 +1,4 @@
-"""The parts of an experiment beside `Game` and `Training`: `Data`, `Leader`, and the clients of a file."""
+"""The other parts of an experiment: `Data`, `Leader`, and the `[clients]` section of a file."""
 
 from functools import partial
 from pathlib import Path, PurePath
@@ -44,7 +44,7 @@ Column = Annotated[Any, BeforeValidator(column)]
 
 
 class ClientsSection(Inputs):
-    """`[clients]`: how many there are and what they hold and cost, or a CSV file that says so."""
+    """The section `[clients]`: the number of clients, their volumes and costs, or a CSV file."""
 
     count: Count = 15
     initial_volume: Column = 1000.0
@@ -55,15 +55,15 @@ class ClientsSection(Inputs):
     seed: Seed = 0
     file: str | None = None
 
-    def clients(self, folder: Path, people: Clients | None = None) -> Clients:
-        """The clients; a relative `file` is looked for in `folder`, unless it has been read as `people`."""
+    def clients(self, folder: Path, stored: Clients | None = None) -> Clients:
+        """The clients. `file` is read relative to `folder`, unless its content is given as `stored`."""
         given = self.model_fields_set - {"file"}
         if self.file is None:
             columns = {n: getattr(self, n) for n in COLUMNS if getattr(self, n) is not None}
             return Clients.draw(self.count, self.seed, **columns)
         if given:
             raise InputError.of(", ".join(sorted(given)), "left out when file is given", self.file)
-        return people or Clients.from_csv(folder / self.file)
+        return stored or Clients.from_csv(folder / self.file)
 
 
 class Leader(Algorithm1Options):
@@ -108,22 +108,22 @@ def _class_order(value: object) -> object:
 
 
 class Data(Inputs):
-    """Which samples there are, how they arrive and how they age; the section `[data]` of a file.
+    """The samples, how they arrive and how they age; the section `[data]` of a file.
 
     Attributes:
-        dataset: a known name, the path of an `.npz` file, an import path, a function that returns a dataset
-            or its four arrays, or a `Dataset`.
-        data_dir: where the files of a known dataset are, if not in `$DUFL_DATA` or the cache directory.
+        dataset: the name of a built-in dataset, the path of an `.npz` file, an import path, a function that
+            returns a dataset or its four arrays, or a `Dataset`.
+        data_dir: the directory of a built-in dataset's files, if not `$DUFL_DATA` or the cache directory.
         noise_scale: see `Ageing`.
         noise_growth: see `Ageing`.
-        initial_classes: how many classes there are at the start; by default it follows from σ.
+        initial_classes: the number of classes at the start; by default it depends on σ.
         arrival_until: the fraction of the rounds by which every class has arrived.
-        class_order: the order in which classes arrive: "label", "client" (each its own), or a list.
+        class_order: the order in which classes arrive: "label", "client" (one order per client), or a list.
         dirichlet_alpha: the concentration of classes per client; see `SimulatedStream`. None is uniform.
-        discard: which samples a buffer discards: "uniform", "oldest", or your own rule, a function of (born,
-            count, generator) that returns the positions to discard.
-        stream: your own stream, a class or function of (samples, client, seed): an object whose
-            `collect(count, round)` returns indices of training samples. The simulated stream by default.
+        discard: the samples that a buffer discards: "uniform", "oldest", or a custom rule: a function of
+            (born, count, generator) that returns the positions to discard.
+        stream: a custom stream: a class or function of (samples, client, seed) that returns an object whose
+            `collect(count, round)` returns indices of training samples. Default: the simulated stream.
 
     >>> Data("digits").load().describe()
     'digits: 1,437 train and 360 test samples of shape (1, 8, 8), 10 classes'
@@ -137,16 +137,14 @@ class Data(Inputs):
     arrival_until: Share = 0.5
     class_order: Annotated[Any, AfterValidator(_class_order)] = "label"
     dirichlet_alpha: Positive | None = None
-    discard: Annotated[Spec, AfterValidator(partial(check_spec, "discard", known=("uniform", "oldest")))] = (
-        "uniform"
-    )
+    discard: Annotated[Spec, AfterValidator(_discard)] = "uniform"
     stream: Annotated[Spec | None, AfterValidator(_stream)] = None
 
     def __init__(self, dataset: Spec = "digits", **values: Any) -> None:
         super().__init__(dataset=dataset, **values)
 
     def load(self) -> Dataset:
-        """The dataset."""
+        """Load the dataset."""
         spec = self.dataset
         if isinstance(spec, Dataset):
             return spec
@@ -155,7 +153,7 @@ class Data(Inputs):
         return own_dataset(describe(spec), make_plugin("dataset", spec))
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
-        """The streams and buffers of a federation, under the σ and T of its game. Imports plugins."""
+        """The streams and buffers of a federation, for the σ and T of its game. Imports plugins."""
         known = isinstance(self.discard, str) and self.discard in ("uniform", "oldest")
         return Simulation(
             dataset.train,

@@ -1,4 +1,4 @@
-"""Runs as they are on disk, and those of them that differ by nothing but their seed as one group."""
+"""Read runs from disk, and group runs that differ only in the seed."""
 
 import hashlib
 import json
@@ -25,18 +25,18 @@ Settings = dict[str, Any]
 Summary = dict[str, Any]
 
 _NAMES = {"dufl": "with data update", "static": "without data update"}
-_SAID_ALONE = ("policy", "training.algorithm", "training.model", "data.dataset")
+_WITHOUT_KEY = ("policy", "training.algorithm", "training.model", "data.dataset")
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A run as it is on disk.
+    """A run that was read from disk.
 
     Attributes:
-        run: its configuration and its records.
-        environment: what it was computed with.
-        settings: its configuration, flat: `training.local_epochs` and so on.
-        place: its run directory, to read more of it.
+        run: the configuration and the records.
+        environment: the software and hardware that computed it.
+        settings: the configuration with dotted keys, such as `training.local_epochs`.
+        place: the run directory.
     """
 
     run: Run
@@ -46,28 +46,28 @@ class Stored:
 
     @property
     def folder(self) -> Path:
-        """Where its run directory is."""
+        """The path of the run directory."""
         return self.place.folder
 
     @property
     def seed(self) -> int:
-        """Of its training."""
+        """The training seed."""
         return self.run.experiment.training.seed
 
     @property
     def progress(self) -> str:
-        """How far it has come."""
+        """The state of the run, for tables."""
         rounds, over = self.run.experiment.game.num_rounds, len(self.run.records)
         return "finished" if self.run.finished else f"stopped after {over:,} of {rounds:,} rounds"
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ by nothing but their seed.
+    """Runs that differ only in the seed.
 
     Attributes:
-        label: what sets it apart from the other groups.
-        every: its runs, by seed.
+        label: the settings that distinguish it from the other groups.
+        every: all of its runs, sorted by seed.
     """
 
     label: str
@@ -75,13 +75,13 @@ class Group:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs that are shown: those that are finished; if none is, those that have begun."""
+        """The runs to show: the finished runs or, if there are none, all that have begun."""
         begun = [stored.run for stored in self.every if stored.run.records]
         return [run for run in begun if run.finished] or begun
 
     @property
     def config(self) -> Experiment:
-        """What its runs were told; the seed is that of the first."""
+        """The experiment of the first run; the others differ only in the seed."""
         return self.every[0].run.experiment
 
     @property
@@ -91,36 +91,36 @@ class Group:
 
     @property
     def family(self) -> str:
-        """All settings of its runs but the policy."""
+        """All settings except the policy."""
         settings = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
         return json.dumps(settings, sort_keys=True)
 
     @property
     def finished(self) -> bool:
-        """Whether the runs that are shown have finished."""
+        """Whether the runs to show have finished."""
         return all(run.finished for run in self.runs)
 
     @property
     def rounds(self) -> int:
-        """How far all the runs that are shown have come."""
+        """The number of rounds that all runs to show have completed."""
         return min(len(run.records) for run in self.runs)
 
     @property
     def name(self) -> str:
-        """The label, and how far it has come if not to the end."""
+        """The label, with the number of completed rounds if the runs have not finished."""
         if self.finished:
             return self.label
         return f"{self.label} (stopped after {self.rounds:,} of {self.config.game.num_rounds:,})"
 
     def curve(self, field: str) -> Array:
-        """What a field of the records was; of shape (runs, rounds)."""
+        """A field of the records, of shape (runs, rounds)."""
         return np.array(
             [[getattr(record, field) for record in run.records[: self.rounds]] for run in self.runs], float
         )
 
     @cached_property
     def summary(self) -> Summary:
-        """The means over the runs of all numbers in their summaries, and the accuracy's deviation."""
+        """The means of the runs' summaries, and the standard deviation of the accuracy."""
         each = [run.summary() for run in self.runs]
         means = {
             name: float(np.mean([one[name] for one in each]))
@@ -131,7 +131,7 @@ class Group:
 
 
 def read_runs(places: Iterable[Path]) -> list[Stored]:
-    """The runs of some run directories, or of folders that hold run directories."""
+    """Read the runs of run directories, or of directories that contain run directories."""
     runs = [_read(place) for place in _directories(places)]
     if not any(stored.run.records for stored in runs):
         where = ", ".join(str(stored.folder) for stored in runs)
@@ -140,7 +140,7 @@ def read_runs(places: Iterable[Path]) -> list[Stored]:
 
 
 def group(runs: Sequence[Stored]) -> list[Group]:
-    """The runs by configuration; what differs by its policy alone is side by side, with data update first."""
+    """Group runs by configuration. Groups that differ only in the policy are adjacent, "dufl" first."""
     together: dict[str, list[Stored]] = {}
     for stored in runs:
         together.setdefault(json.dumps(stored.settings, sort_keys=True), []).append(stored)
@@ -153,22 +153,22 @@ def group(runs: Sequence[Stored]) -> list[Group]:
 
 
 def differences(settings: Sequence[Settings]) -> list[str]:
-    """The keys that are not the same in all."""
+    """The keys whose values are not the same in all settings."""
     keys = list(dict.fromkeys(key for one in settings for key in one))
     return [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
 
 
 def _directories(places: Iterable[Path]) -> list[RunDirectory]:
-    """The run directories that are meant, each once."""
-    found: dict[Path, RunDirectory] = {}
+    """The run directories at some paths, without duplicates."""
+    by_path: dict[Path, RunDirectory] = {}
     for place in places:
         here = RunDirectory.at(place)
         inside = [here] if here else _inside(place)
         if not inside:
             raise InputError.of("RUN_DIR", "a run directory, or a folder with run directories in it", place)
         for run in inside:
-            found.setdefault(run.folder.resolve(), run)
-    return list(found.values())
+            by_path.setdefault(run.folder.resolve(), run)
+    return list(by_path.values())
 
 
 def _inside(place: Path) -> list[RunDirectory]:
@@ -180,7 +180,7 @@ def _inside(place: Path) -> list[RunDirectory]:
 
 
 def read_run(folder: Path) -> Stored:
-    """The run in a run directory."""
+    """Read the run in a run directory."""
     place = RunDirectory.at(folder)
     if place is None:
         raise InputError.of("folder", "a run directory", folder)
@@ -195,13 +195,13 @@ def _read(place: RunDirectory) -> Stored:
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
     if len(run.records) > config.game.num_rounds:
-        rule = f"of {config.game.num_rounds} rounds at most"
+        rule = f"of at most {config.game.num_rounds} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
     return Stored(run, place.environment(), _settings(config), place)
 
 
 def _settings(experiment: Experiment) -> Settings:
-    """Everything that a run depends on but its seed, by dotted keys."""
+    """All settings that affect the results except the seed, by dotted key."""
     every = flat(tomllib.loads(experiment.to_toml()))
     settings = {key: value for key, value in every.items() if key not in FREE | {"training.seed"}}
     if experiment.clients.file is not None:
@@ -212,19 +212,19 @@ def _settings(experiment: Experiment) -> Settings:
 
 
 def _label(settings: Settings, differing: Sequence[str]) -> str:
-    """What is said of a group: its policy, and whatever else is not the same in all."""
+    """The label of a group: its policy and the settings that differ between groups."""
     policy = str(settings["policy"])
-    said = [_NAMES.get(policy, policy)]
-    said += [Path(settings[key]).name for key in _SAID_ALONE[1:] if key in differing]
-    said += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _SAID_ALONE]
-    return ", ".join(said)
+    parts = [_NAMES.get(policy, policy)]
+    parts += [Path(settings[key]).name for key in _WITHOUT_KEY[1:] if key in differing]
+    parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _WITHOUT_KEY]
+    return ", ".join(parts)
 
 
 def _short(key: str) -> str:
-    """A key without its section, if there is no other of that name."""
+    """A key without its section, unless the name is ambiguous."""
     return key if key.endswith(".seed") else key.rpartition(".")[2]
 
 
 def _place(policy: str) -> int:
-    """Ours come first."""
+    """The position of a policy: built-in policies come first."""
     return POLICIES.index(policy) if policy in POLICIES else len(POLICIES)

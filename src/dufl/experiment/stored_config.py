@@ -1,4 +1,4 @@
-"""The experiment of a stored result: nothing outside of its directory is read, and no code is run."""
+"""Read the experiment of a stored result. Reads nothing outside its directory and runs no code."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,14 @@ from dufl.game.population import Clients
 
 
 def read_table(manifest: Manifest) -> Table:
-    """The `config.toml` of a result, as it was written."""
+    """Read the `config.toml` of a result."""
     return parse(manifest.read_file("config.toml"), str(manifest.folder / "config.toml"))
 
 
 def read_config(manifest: Manifest, changes: Changes | None = None) -> Experiment:
-    """The experiment of a result, with some changes.
+    """Read the experiment of a result, with some changes.
 
-    The clients are those of its own clients.csv, and no other file, unless a change names one.
+    The clients are read from the clients.csv of the result, unless a change names another file.
     """
     folder, path = manifest.folder, manifest.folder / "config.toml"
     table = absolute_paths(read_table(manifest), folder)
@@ -33,7 +33,7 @@ def read_config(manifest: Manifest, changes: Changes | None = None) -> Experimen
 
 
 def read_json(manifest: Manifest, name: str) -> dict[str, Any]:
-    """An object in a JSON file of a result."""
+    """Read a JSON object from a file of a result."""
     content = manifest.read_file(name)
     try:
         return dict(json.loads(content))
@@ -42,7 +42,7 @@ def read_json(manifest: Manifest, name: str) -> dict[str, Any]:
 
 
 def flat(table: Table) -> dict[str, Any]:
-    """A table with dotted keys: `game.num_rounds` and so on."""
+    """A flat table with dotted keys, such as `game.num_rounds`."""
     values: dict[str, Any] = {}
     for section, part in table.items():
         inner = part.items() if isinstance(part, dict) else [("", part)]
@@ -54,4 +54,6 @@ def _check_clients(path: Path, table: Table) -> None:
     section = table.get("clients")
     named = section.get("file", CLIENTS_FILE) if isinstance(section, dict) else CLIENTS_FILE
     if named != CLIENTS_FILE:
-        raise InputError.of(f"{path}: clients.file", f"{CLIENTS_FILE!r}, beside it", named, text=repr(named))
+        raise InputError.of(
+            f"{path}: clients.file", f"{CLIENTS_FILE!r} in the same directory", named, text=repr(named)
+        )

@@ -1,10 +1,11 @@
-"""How the plan moves with one value of a game or several: both leaders, solved for every combination."""
+"""Plans of both leaders for all combinations of some values of a game."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dufl.errors import InputError
+from dufl.errors import InputError, NegativeUtilityWarning
 from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.frames import make_frame
 from dufl.experiment.keys import split_key
@@ -20,12 +21,12 @@ Row = dict[str, Any]
 def sweep(
     experiment: Experiment | Game | None = None, *, seeds: int = 1, **values: Sequence[Any]
 ) -> "pandas.DataFrame":
-    """Solve a game for all combinations of some values; one row per combination and draw of the clients.
+    """Solve a game for all combinations of some values. One row per combination and draw of the clients.
 
     Args:
-        experiment: what to solve, or the game alone.
-        seeds: how many times the clients are drawn; only for clients that come from `Clients.draw`.
-        values: a sequence per field of `Game`.
+        experiment: the experiment or the game to solve.
+        seeds: the number of draws of the clients; only for clients from `Clients.draw`.
+        values: one sequence per field of `Game`.
 
     >>> frame = sweep(Game(num_rounds=10), time_sensitivity=[0.5, 1.5])
     >>> frame.time_sensitivity.tolist(), bool(frame.payment[0] <= frame.payment[1])
@@ -51,12 +52,12 @@ def sweep_rows(
     variant: Callable[[Mapping[str, Any], int], Experiment],
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Row]:
-    """Plans for all combinations of values, for some draws of the clients.
+    """Plans for all combinations of values and several draws of the clients.
 
     Args:
-        values: a sequence per key.
-        seeds: how many draws.
-        variant: makes the experiment for a combination and a seed.
+        values: one sequence per key.
+        seeds: the number of draws.
+        variant: returns the experiment for a combination and a seed.
         progress: called with the fraction of the work that is done.
     """
     rows: list[Row] = []
@@ -69,22 +70,24 @@ def sweep_rows(
 
 
 def check_axes(keys: Iterable[str], seeds: int) -> None:
-    """Refuse keys that a sweep fixes itself."""
+    """Raise an error for keys that the sweep sets itself."""
     if seeds > 1 and ("clients", "seed") in map(split_key, keys):
         raise InputError.of("seeds", "left out when clients.seed varies", seeds)
 
 
 def _plans(experiment: Experiment) -> Row:
     competition = experiment.leader.competition
-    best = solve(experiment.game, competition=competition)
-    paper = algorithm1_baseline(experiment.game, competition)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NegativeUtilityWarning)  # a sweep looks at many plans
+        best = solve(experiment.game, competition=competition)
+    baseline = algorithm1_baseline(experiment.game, competition)
     return {
         "payment": best.payment,
         "conservation_rate": best.conservation_rate,
         "server_cost": best.server_cost,
-        "algorithm1_payment": paper.payment if paper else None,
-        "algorithm1_conservation_rate": paper.conservation_rate if paper else None,
-        "algorithm1_cost": paper.server_cost if paper else None,
+        "algorithm1_payment": baseline.payment if baseline else None,
+        "algorithm1_conservation_rate": baseline.conservation_rate if baseline else None,
+        "algorithm1_cost": baseline.server_cost if baseline else None,
         "no_update_cost": best.no_update_cost,
         "influence_gain": best.certificate.influence,
     }

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
 from dufl.game.parameters import Game
+from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, Policy, make_policy
+from dufl.learning.policies import Planned, make_policy
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
 
@@ -33,6 +35,8 @@ class Run:
         weights: the model, by the names of its parameters; empty while the run is paused.
         folder: its run directory, if it has one.
         stopped_early: whether a callback finished it before its last round.
+        plan: the plan that its policy followed, if it followed one.
+        data: the fingerprint of the samples.
     """
 
     experiment: Experiment
@@ -40,6 +44,8 @@ class Run:
     weights: Named = field(default_factory=dict)
     folder: Path | None = None
     stopped_early: bool = False
+    plan: Plan | None = None
+    data: str = ""
 
     def __repr__(self) -> str:
         experiment, training = self.experiment, self.experiment.training
@@ -104,15 +110,38 @@ class Run:
         return read_run(Path(folder)).run
 
     def plot(self, **options: Any) -> Any:
-        """A matplotlib figure of accuracy, loss, data and cost over the rounds."""
+        """A matplotlib figure of accuracy, volume, age and cost over the rounds."""
         return late("dufl.report.figures:plot_run")(self, **options)
 
+    def save(self, folder: str | Path, *, force: bool = False) -> None:
+        """Write a finished run into a run directory of its own, from which `Run.load` reads it."""
+        if not self.finished:
+            raise InputError("the run must be finished to be saved: train with out= to keep a paused run")
+        place = RunDirectory(Path(folder))
+        place.check_free(self.experiment, resume=False, force=force)
+        with place.locked():
+            place.begin(self.experiment, self.plan, self.data, force)
+            for record in self.records:
+                place.add(record)
+            place.finish(self.weights, self.summary())
+
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the HTML report of a run that has a run directory; returns its path."""
-        if self.folder is None:
-            raise InputError("out must be given to train for a report of the run", field="out")
+        """Write the HTML report; returns its path.
+
+        Args:
+            path: of the page; by default `report.html` in the run directory, if there is one.
+        """
         write_report = late("dufl.report.training_report:write_report")
-        return Path(write_report([self.folder], Path(path) if path else None).path)
+        target = None if path is None else Path(path)
+        if self.folder is not None:
+            return Path(write_report([self.folder], target).path)
+        if target is None:
+            raise InputError(
+                "path must be given for the report of a run without a run directory", field="path"
+            )
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / "run")
+            return Path(write_report([Path(folder) / "run"], target).path)
 
     def _repr_html_(self) -> str:
         return str(late("dufl.report.tables:run_html")(self))
@@ -166,11 +195,13 @@ def train(
     engine = make_engine(samples, simulation, settings, game.clients.size)
     try:
         federation = Federation(game, simulation, update, settings, engine)
+        plan = update.plan if isinstance(update, Planned) else None
+        folder, data_digest = place.folder if place else None, data_fingerprint(samples)
+        run = Run(experiment, [], folder=folder, plan=plan, data=data_digest)
         if place is None:
-            return _rounds(experiment, federation, None, [], hooks)
+            return _rounds(run, federation, None, hooks)
         with place.locked():  # everything has been checked: nothing is written before
-            records = _begin(experiment, place, federation, update, samples, force)
-            return _rounds(experiment, federation, place, records, hooks)
+            return _rounds(_begin(run, place, federation, force), federation, place, hooks)
     finally:
         engine.close()
 
@@ -190,38 +221,24 @@ def _finished(experiment: Experiment, place: RunDirectory, callbacks: Callbacks)
     return run
 
 
-def _begin(
-    experiment: Experiment,
-    place: RunDirectory,
-    federation: Federation,
-    policy: Policy,
-    dataset: Dataset,
-    force: bool,
-) -> list[Record]:
-    """Write what is known before the first round, or resume the run that is there; its records so far."""
-    data = data_fingerprint(dataset)
+def _begin(run: Run, place: RunDirectory, federation: Federation, force: bool) -> Run:
+    """Write what is known before the first round, or resume the run that is there."""
     if not place.exists:
-        place.begin(experiment, policy.plan if isinstance(policy, Planned) else None, data, force)
-        return []
-    place.check_data(data)
+        place.begin(run.experiment, run.plan, run.data, force)
+        return run
+    place.check_data(run.data)
     state, records = place.resume()
     if state is not None:
         try:
             federation.restore(state)
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise InputError(f"{place.folder}/checkpoint.npz must be of this run: {error}") from None
-    return records
+    return replace(run, records=records)
 
 
-def _rounds(
-    experiment: Experiment,
-    federation: Federation,
-    place: RunDirectory | None,
-    records: list[Record],
-    callbacks: Callbacks,
-) -> Run:
-    folder = None if place is None else place.folder
-    callbacks.begin(experiment, folder)
+def _rounds(run: Run, federation: Federation, place: RunDirectory | None, callbacks: Callbacks) -> Run:
+    records, every = run.records, run.experiment.training.checkpoint_every
+    callbacks.begin(run.experiment, run.folder)
     action = None
     for record in records:
         action = callbacks.round_end(record)
@@ -231,13 +248,12 @@ def _rounds(
             place.add(records[-1])
         action = callbacks.round_end(records[-1])
         ends = federation.done or action is not None
-        if place is not None and (ends or federation.round % experiment.training.checkpoint_every == 0):
+        if place is not None and (ends or federation.round % every == 0):
             place.checkpoint(federation.state())
         if action is Action.PAUSE and not federation.done:
-            run = Run(experiment, records, folder=folder)
             callbacks.end(run)
             return run
-    run = Run(experiment, records, federation.named(), folder, stopped_early=not federation.done)
+    run = replace(run, weights=federation.named(), stopped_early=not federation.done)
     if place is not None:
         place.finish(run.weights, run.summary())
     callbacks.end(run)

@@ -381,8 +381,9 @@ def _check_capacity(plan: Plan) -> None:
     for excess in in_order(overflow, clients.size):
         if excess:
             k, t, held = excess
-            raise CapacityError(
-                f"capacity must hold the plan, got {clients.capacity[k]:g} for client {k}, which "
-                f"would hold {held:,.0f} samples in round {t}: raise its capacity or lower the "
-                f"payment (payment_range)"
+            capacity = float(clients.capacity[k])
+            text = f"{capacity:g} for client {k}, which would hold {held:,.0f} samples in round {t}"
+            advice = "raise its capacity or lower the payment (payment_range)"
+            raise CapacityError.of(
+                "capacity", "large enough for the plan", capacity, text=text, advice=advice
             )

@@ -3,6 +3,7 @@
 `page` is as wide as a page of text, `column` (3.3 inches) as a column of a two-column paper.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dufl.errors import InputError
-from dufl.experiment.compare import Cell
+from dufl.experiment.compare import Cell, slug
 from dufl.experiment.files import replacing, write_text
 from dufl.experiment.output import COMPARISON, writing
 from dufl.experiment.train import Run
@@ -70,6 +71,15 @@ _COLUMN_STYLE: dict[str, Any] = {
 }
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook displays without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", dpi=110)
+        return stream.getvalue()
+
+
 @contextmanager
 def style(width: Width = "page") -> Iterator[None]:
     """DUFL's look, for the figures made inside the block."""
@@ -81,7 +91,7 @@ def style(width: Width = "page") -> Iterator[None]:
 
 def new_figure(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
     """A figure without a window, and its axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(**subplots)
 
@@ -145,7 +155,9 @@ def plot_comparison(cells: Iterable[Cell], width: Width = "page") -> Figure:
     curves = []
     for cell in cells:
         final = 100 * np.mean([run.accuracy for run in cell.runs])
-        name = f"{cell.algorithm}, {cell.policy}: {final:.1f} %"
+        usual = f"{slug(cell.algorithm)}-{slug(cell.policy)}"
+        label = f"{cell.algorithm}, {cell.policy}" if cell.name == usual else cell.name
+        name = f"{label}: {final:.1f} %"
         curves.append(Curves(name, cell.policy, cell.runs, cell.algorithm))
     return figure_of([accuracy_chart(curves)], width)
 
