@@ -85,10 +85,10 @@ constant = 7
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's module on the path, as `own_models`."""
-    (tmp_path / "own_models.py").write_text(OWN)
+    """A user's module on the path, as `models_of_a_user`."""
+    (tmp_path / "models_of_a_user.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    monkeypatch.delitem(sys.modules, "models_of_a_user", raising=False)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -203,11 +203,11 @@ def test_cnn_learns_at_the_default_learning_rate() -> None:
 @pytest.mark.parametrize("name", ["Both", "Neither", "Lazy", "Any", "Dropping", "made"])
 @pytest.mark.usefixtures("own")
 def test_a_users_own_model(name: str) -> None:
-    model = build(f"own_models:{name}", (1, 8, 8), 10, seed=1)
+    model = build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=1)
     assert model.training
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
-    assert torch.equal(weights(model), weights(build(f"own_models:{name}", (1, 8, 8), 10, seed=1)))
-    assert not torch.equal(weights(model), weights(build(f"own_models:{name}", (1, 8, 8), 10, seed=2)))
+    assert torch.equal(weights(model), weights(build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=1)))
+    assert not torch.equal(weights(model), weights(build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=2)))
 
 
 def test_the_current_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,30 +225,42 @@ def test_the_current_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("own_models:Nope", "^model must be a class or function in own_models, got 'own_models:Nope'$"),
-        ("own_models:constant", "^model must be a class or function in own_models, got"),
+        (
+            "models_of_a_user:Nope",
+            "^model must be a class or function in models_of_a_user, got 'models_of_a_user:Nope'$",
+        ),
+        ("models_of_a_user:constant", "^model must be a class or function in models_of_a_user, got"),
         ("no_such_module:Net", "^model must be importable, got 'no_such_module:Net': ModuleNotFoundError: "),
         (
-            "own_models:Raises",
-            r"^the model 'own_models:Raises' raised RuntimeError: no luck \(while it was made",
+            "models_of_a_user:Raises",
+            r"^the model 'models_of_a_user:Raises' raised RuntimeError: no luck \(while it was made",
         ),
-        ("own_models:Silent", r"^the model 'own_models:Silent' raised RuntimeError \(while it was made\)$"),
         (
-            "own_models:Needs",
-            r"^the model 'own_models:Needs' raised TypeError: .*'depth' \(while it was made\)$",
+            "models_of_a_user:Silent",
+            r"^the model 'models_of_a_user:Silent' raised RuntimeError \(while it was made\)$",
         ),
-        ("own_models:number", "^model 'own_models:number' must be a torch.nn.Module, got int$"),
-        ("own_models:Empty", "^model 'own_models:Empty' must be one with trainable parameters, got none$"),
-        ("own_models:Frozen", "^model 'own_models:Frozen' must be one with trainable parameters, got none$"),
         (
-            "own_models:Seven",
-            r"^the output of model 'own_models:Seven' must be of shape \(2, 10\) for 2 samples of shape "
+            "models_of_a_user:Needs",
+            r"^the model 'models_of_a_user:Needs' raised TypeError: .*'depth' \(while it was made\)$",
+        ),
+        ("models_of_a_user:number", "^model 'models_of_a_user:number' must be a torch.nn.Module, got int$"),
+        (
+            "models_of_a_user:Empty",
+            "^model 'models_of_a_user:Empty' must be one with trainable parameters, got none$",
+        ),
+        (
+            "models_of_a_user:Frozen",
+            "^model 'models_of_a_user:Frozen' must be one with trainable parameters, got none$",
+        ),
+        (
+            "models_of_a_user:Seven",
+            r"^the output of model 'models_of_a_user:Seven' must be of shape \(2, 10\) for 2 samples of shape "
             r"\(1, 8, 8\) and 10 classes, got \(2, 7\)$",
         ),
-        ("own_models:Pair", "^the output of model 'own_models:Pair' must be .*, got tuple$"),
+        ("models_of_a_user:Pair", "^the output of model 'models_of_a_user:Pair' must be .*, got tuple$"),
         (
-            "own_models:Wrong",
-            r"^the model 'own_models:Wrong' raised RuntimeError: mat1 and .* \(on two samples of shape ",
+            "models_of_a_user:Wrong",
+            r"^the model 'models_of_a_user:Wrong' raised RuntimeError: mat1 and .* \(on two samples of shape ",
         ),
         ("resnet", "^unknown model 'resnet': did you mean 'resnet18'[?]$"),
         (

@@ -17,6 +17,7 @@ TINY = (
     *("training.workers=1", "training.checkpoint_every=1"),
 )
 CONFIG = """\
+policy = "dufl"
 [game]
 num_rounds = 3
 time_sensitivity = 0.75
@@ -37,7 +38,6 @@ noise_scale = 0.5
 class_order = "label"
 [training]
 algorithm = "fedavg"
-policy = "dufl"
 local_epochs = 1
 batch_size = 16
 workers = 1
@@ -90,8 +90,9 @@ KEYS = (
     *("clients.initial_staleness", "clients.file", "leader.method", "leader.competition", "leader.search"),
     *("leader.evaluations", "leader.max_iterations", "leader.tolerance", "leader.damping", "leader.seed"),
     *("data.dataset", "data.data_dir", "data.noise_scale", "data.noise_growth", "data.initial_classes"),
-    *("data.arrival_until", "data.class_order", "data.dirichlet_alpha", "data.discard", "training.algorithm"),
-    *("training.proximal_mu", "training.feddyn_alpha", "training.policy", "training.model"),
+    *("data.arrival_until", "data.class_order", "data.dirichlet_alpha", "data.discard", "data.stream"),
+    *("training.algorithm", "training.loss", "training.metrics"),
+    *("training.proximal_mu", "training.feddyn_alpha", "policy", "training.model"),
     *("training.batch_size", "training.learning_rate", "training.momentum", "training.fraction_train"),
     *(
         "training.client_dropout",

@@ -24,7 +24,7 @@ FIXED = (  # keys that a cell itself sets
     "data.dataset",
     "game.time_sensitivity",
     "training.algorithm",
-    "training.policy",
+    "policy",
     "training.seed",
 )
 # The paper's accuracies in percent, by dataset and σ: static and +DUFL for each algorithm.
