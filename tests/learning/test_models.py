@@ -85,10 +85,10 @@ constant = 7
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's module on the path, as `models_of_a_user`."""
-    (tmp_path / "models_of_a_user.py").write_text(OWN)
+    """A user's module on the path, as `user_nets`."""
+    (tmp_path / "user_nets.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "models_of_a_user", raising=False)
+    monkeypatch.delitem(sys.modules, "user_nets", raising=False)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -203,11 +203,11 @@ def test_cnn_learns_at_the_default_learning_rate() -> None:
 @pytest.mark.parametrize("name", ["Both", "Neither", "Lazy", "Any", "Dropping", "made"])
 @pytest.mark.usefixtures("own")
 def test_a_users_own_model(name: str) -> None:
-    model = build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=1)
+    model = build(f"user_nets:{name}", (1, 8, 8), 10, seed=1)
     assert model.training
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
-    assert torch.equal(weights(model), weights(build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=1)))
-    assert not torch.equal(weights(model), weights(build(f"models_of_a_user:{name}", (1, 8, 8), 10, seed=2)))
+    assert torch.equal(weights(model), weights(build(f"user_nets:{name}", (1, 8, 8), 10, seed=1)))
+    assert not torch.equal(weights(model), weights(build(f"user_nets:{name}", (1, 8, 8), 10, seed=2)))
 
 
 def test_the_current_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,41 +226,41 @@ def test_the_current_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.
     ("name", "says"),
     [
         (
-            "models_of_a_user:Nope",
-            "^model must be a class or function in models_of_a_user, got 'models_of_a_user:Nope'$",
+            "user_nets:Nope",
+            "^model must be a class or function in user_nets, got 'user_nets:Nope'$",
         ),
-        ("models_of_a_user:constant", "^model must be a class or function in models_of_a_user, got"),
+        ("user_nets:constant", "^model must be a class or function in user_nets, got"),
         ("no_such_module:Net", "^model must be importable, got 'no_such_module:Net': ModuleNotFoundError: "),
         (
-            "models_of_a_user:Raises",
-            r"^the model 'models_of_a_user:Raises' raised RuntimeError: no luck \(while it was made",
+            "user_nets:Raises",
+            r"^the model 'user_nets:Raises' raised RuntimeError: no luck \(while it was made",
         ),
         (
-            "models_of_a_user:Silent",
-            r"^the model 'models_of_a_user:Silent' raised RuntimeError \(while it was made\)$",
+            "user_nets:Silent",
+            r"^the model 'user_nets:Silent' raised RuntimeError \(while it was made\)$",
         ),
         (
-            "models_of_a_user:Needs",
-            r"^the model 'models_of_a_user:Needs' raised TypeError: .*'depth' \(while it was made\)$",
+            "user_nets:Needs",
+            r"^the model 'user_nets:Needs' raised TypeError: .*'depth' \(while it was made\)$",
         ),
-        ("models_of_a_user:number", "^model 'models_of_a_user:number' must be a torch.nn.Module, got int$"),
+        ("user_nets:number", "^model 'user_nets:number' must be a torch.nn.Module, got int$"),
         (
-            "models_of_a_user:Empty",
-            "^model 'models_of_a_user:Empty' must be one with trainable parameters, got none$",
-        ),
-        (
-            "models_of_a_user:Frozen",
-            "^model 'models_of_a_user:Frozen' must be one with trainable parameters, got none$",
+            "user_nets:Empty",
+            "^model 'user_nets:Empty' must be one with trainable parameters, got none$",
         ),
         (
-            "models_of_a_user:Seven",
-            r"^the output of model 'models_of_a_user:Seven' must be of shape \(2, 10\) for 2 samples of shape "
+            "user_nets:Frozen",
+            "^model 'user_nets:Frozen' must be one with trainable parameters, got none$",
+        ),
+        (
+            "user_nets:Seven",
+            r"^the output of model 'user_nets:Seven' must be of shape \(2, 10\) for 2 samples of shape "
             r"\(1, 8, 8\) and 10 classes, got \(2, 7\)$",
         ),
-        ("models_of_a_user:Pair", "^the output of model 'models_of_a_user:Pair' must be .*, got tuple$"),
+        ("user_nets:Pair", "^the output of model 'user_nets:Pair' must be .*, got tuple$"),
         (
-            "models_of_a_user:Wrong",
-            r"^the model 'models_of_a_user:Wrong' raised RuntimeError: mat1 and .* \(on two samples of shape ",
+            "user_nets:Wrong",
+            r"^the model 'user_nets:Wrong' raised RuntimeError: mat1 and .* \(on two samples of shape ",
         ),
         ("resnet", "^unknown model 'resnet': did you mean 'resnet18'[?]$"),
         (
