@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dufl.data.database import Kind, transaction
 from dufl.errors import InputError
+from dufl.formatting import cents
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -142,9 +143,9 @@ class Ledger:
         sums = dict.fromkeys(self.rounds(), 0)
         for entry in self.entries():
             sums[entry.round] = sums.get(entry.round, 0) + entry.cents
-        for round, cents in self.rounds().items():
-            if sums[round] != cents:
-                raise InputError.of(f"{self.path}: shares of round {round}", f"{cents} cents", sums[round])
+        for round, amount in self.rounds().items():
+            if sums[round] != amount:
+                raise InputError.of(f"{self.path}: shares of round {round}", f"{amount} cents", sums[round])
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -198,15 +199,6 @@ def shares(
     return entries
 
 
-def money(cents: int) -> str:
-    """Cents as an amount.
-
-    >>> money(6318), money(5)
-    ('63.18', '0.05')
-    """
-    return f"{cents // 100:,}.{cents % 100:02d}"
-
-
 def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
     """Totals per client, and the entries that were not paid, as numbers.
 
@@ -239,12 +231,12 @@ def ledger_table(summary: dict[str, Any]) -> "Group":
     from rich.table import Table
 
     rounds = f"{summary['rounds_paid']} of {summary['rounds_recorded']} rounds"
-    owed = Table(title=f"Owed for {rounds}: {money(summary['cents'])}", title_justify="left")
+    owed = Table(title=f"Owed for {rounds}: {cents(summary['cents'])}", title_justify="left")
     for column in ("client", "rounds paid", "samples paid", "owed", "share"):
         owed.add_column(column, justify="right")
     for row in summary["clients"]:
         share = row["cents"] / summary["cents"] if summary["cents"] else 0.0
-        cells = (row["client"], row["rounds_paid"], f"{row['samples_paid']:,}", money(row["cents"]))
+        cells = (row["client"], row["rounds_paid"], f"{row['samples_paid']:,}", cents(row["cents"]))
         owed.add_row(*map(str, cells), f"{100 * share:.1f} %")
     if not summary["refused"]:
         return Group(owed)

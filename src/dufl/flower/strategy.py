@@ -20,9 +20,10 @@ from flwr.serverapp.strategy import Result, Strategy
 from dufl.errors import DuflError, InputError
 from dufl.flower import messages
 from dufl.flower.deal import Deal, NegotiationOptions, agree, check_reply, mean_clients, with_claimed_volume
-from dufl.flower.ledger import Claim, money
+from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
 from dufl.flower.server_store import Round, ServerStore
+from dufl.formatting import cents
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 
@@ -230,5 +231,5 @@ def _log_line(round: Round) -> str:
     missing = f", no reply from {round.missing}" if round.missing else ""
     numbers = {name: value for name, value in round.metrics.items() if isinstance(value, int | float)}
     metrics = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
-    updates = f"{len(round.claims)} updates on {round.volume} samples, paid {money(round.cents)}"
+    updates = f"{len(round.claims)} updates on {round.volume} samples, paid {cents(round.cents)}"
     return f"{updates}{refused}{missing}{metrics}"

@@ -14,6 +14,7 @@ from typing import Any
 import streamlit as st
 
 from dufl.errors import InputError
+from dufl.formatting import scientific
 from dufl.game.plan import Plan
 from dufl.web.request import (
     COLUMNS,
@@ -27,7 +28,7 @@ from dufl.web.request import (
     initial_values,
 )
 from dufl.web.source import ClientsFile, Source, file_name, upload_source
-from dufl.web.text import COMPETITIONS, LEADERS, escape_markdown, scientific
+from dufl.web.text import COMPETITIONS, LEADERS, escape_markdown
 
 FIXED = ("payment", "conservation_rate")
 SCALARS = [field.name for field in fields(FormValues) if field.name not in (*COLUMNS, *FIXED)]

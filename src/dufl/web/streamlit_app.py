@@ -15,7 +15,7 @@ import numpy as np
 import streamlit as st
 
 from dufl.errors import InputError
-from dufl.formatting import number
+from dufl.formatting import money, number
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
@@ -117,7 +117,7 @@ def _show_metrics(plan: Plan, optimum: Plan) -> Any:
     """Show the offer and its cost; return the place for the comparison with Algorithm 1, which is slower."""
     row = st.container(horizontal=True, gap="small")
     below = (
-        f"{text.payment(plan.total_payment)} in total",
+        f"{money(plan.total_payment)} in total",
         f"{100 * plan.conservation_rate:.1f} % of old data",
     )
     cost_below = "minimum"
@@ -128,7 +128,7 @@ def _show_metrics(plan: Plan, optimum: Plan) -> Any:
         )
         cost_below = text.cost_from_optimum(plan, optimum)
     about = "Total payment to all clients in each round."
-    _metric(row, "Payment R per round", text.payment(plan.payment), below[0], about)
+    _metric(row, "Payment R per round", money(plan.payment), below[0], about)
     about = "Share of the data that clients keep from one round to the next."
     _metric(row, "Conservation rate θ", f"{plan.conservation_rate:.3f}", below[1], about)
     about = "Weighted sum of payment, sampling error and staleness over all rounds."

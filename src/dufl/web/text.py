@@ -20,33 +20,12 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+.!|<>~$:^-])", r"\\\1", text)
 
 
-def scientific(value: float) -> str:
-    """A number without leading zeros.
-
-    >>> scientific(0.00015), scientific(0.3), scientific(0.0)
-    ('1.5e-4', '0.3', '0')
-    """
-    if value == 0 or value >= 0.1:
-        return f"{value:g}"
-    digits, _, power = f"{value:e}".partition("e")
-    return f"{float(digits):g}e{int(power)}"
-
-
-def payment(value: float) -> str:
-    """A payment, with three digits if it is very small.
-
-    >>> payment(5302.317), payment(0.00123)
-    ('5,302.32', '0.00123')
-    """
-    return money(value) if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
-
-
 def headline(plan: Plan) -> str:
     """The offer in one sentence."""
     if plan.payment == 0 and plan.conservation_rate == 1:
         return "No update: pay nothing and keep all data"
     kept = 100 * plan.conservation_rate
-    return f"Pay {payment(plan.payment)} per round and keep {kept:.1f} % of old data"
+    return f"Pay {money(plan.payment)} per round and keep {kept:.1f} % of old data"
 
 
 def caption(plan: Plan) -> str:
@@ -92,7 +71,7 @@ def remarks(plan: Plan) -> list[str]:
     notes = []
     low, high = plan.game.payment_range
     if low < high and plan.payment >= 0.999 * high:
-        notes.append(f"The payment is at its upper limit of {payment(high)}. Raise the limit under Method.")
+        notes.append(f"The payment is at its upper limit of {money(high)}. Raise the limit under Method.")
     losing = int((plan.outcomes.utility < 0).sum())
     if losing:
         verb = "has" if losing == 1 else "have"
