@@ -98,7 +98,7 @@ def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
     deal = json.loads((folder / "app" / "run" / "deal.json").read_text())
     page = report(folder / "app" / "run", out=tmp_path / "report.html")
     assert f"R = {deal['payment']:,.2f} per round" in page.text
-    assert "found by asking the clients" in page.text
+    assert "found by querying the clients" in page.text
     assert page.csv("volume")["round"] == [0, 1]
     keys = {path.name: path.read_bytes() for path in folder.glob("node-?")}
     other = run([*command, "--clients", "3"])
