@@ -17,7 +17,7 @@ from dufl.errors import InputError
 
 Features = npt.NDArray[Any]  # uint8 as stored in files, or float32
 Indices = npt.NDArray[np.int64]
-Labels = npt.NDArray[np.int64]
+Labels = npt.NDArray[Any]  # classes as int64, or numbers as float32 for regression
 
 RECORD = 96  # bytes per stored sample besides its features: index, label, round of birth, id, and copies
 
@@ -27,7 +27,8 @@ class Samples:
     """Some samples: `features` of shape (n, ...) and `labels` of shape (n,).
 
     Features of type uint8 are pixels, 0 to 255, and are scaled to [0, 1] when they are used. Floats are
-    stored as float32 and not scaled. Other integers are refused, because their meaning is unknown.
+    stored as float32 and not scaled. Other integers are refused, because their meaning is unknown. Labels
+    are classes (integers), or numbers (floats) for regression.
 
     >>> some = Samples(np.zeros((3, 28, 28), np.uint8), [7, 1, 7])
     >>> len(some), some.shape, some.labels.tolist()
@@ -41,15 +42,15 @@ class Samples:
         x, y = np.asarray(features), np.asarray(labels)
         if x.dtype != np.uint8 and x.dtype.kind != "f":
             raise InputError.of("features", "uint8 pixels in 0..255, or floats", x.dtype)
-        if y.dtype.kind not in "ui" and y.size:
-            raise InputError.of("labels", "integers", y.dtype)
+        if y.dtype.kind not in "uif" and y.size:
+            raise InputError.of("labels", "integers, or floats for regression", y.dtype)
         if x.dtype.kind == "f":
             x = x.astype(np.float32, copy=False)
         if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
             rule = "features of shape (n, ...) and n labels"
             raise InputError.of("samples", rule, f"shapes {x.shape} and {y.shape}")
         object.__setattr__(self, "features", x)
-        object.__setattr__(self, "labels", y.astype(np.int64, copy=False))
+        object.__setattr__(self, "labels", _labels(y))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,7 +78,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class IndexedSamples:
-    """Samples of a dataset: their `indices` in it and their `labels`, both int64 of shape (n,).
+    """Samples of a dataset: their `indices` in it (int64) and their `labels`, both of shape (n,).
 
     >>> some = IndexedSamples([40, 2, 11], [7, 1, 7])
     >>> len(some), some.indices.dtype, some.take(slice(1, None)).indices.tolist()
@@ -91,10 +92,10 @@ class IndexedSamples:
         i, y = np.asarray(indices), np.asarray(labels)
         if (i.dtype.kind not in "ui" and i.size) or i.ndim != 1:
             raise InputError.of("indices", "integers of shape (n,)", f"{i.dtype} {i.shape}")
-        if (y.dtype.kind not in "ui" and y.size) or y.shape != i.shape:
-            raise InputError.of("labels", f"integers of shape {i.shape}", f"{y.dtype} {y.shape}")
+        if (y.dtype.kind not in "uif" and y.size) or y.shape != i.shape:
+            raise InputError.of("labels", f"numbers of shape {i.shape}", f"{y.dtype} {y.shape}")
         object.__setattr__(self, "indices", i.astype(np.int64, copy=False))
-        object.__setattr__(self, "labels", y.astype(np.int64, copy=False))
+        object.__setattr__(self, "labels", _labels(y))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -112,6 +113,12 @@ class IndexedSamples:
     def take(self, which: npt.NDArray[Any] | slice) -> "IndexedSamples":
         """The samples at some positions."""
         return IndexedSamples(self.indices[which], self.labels[which])
+
+
+def _labels(given: npt.NDArray[Any]) -> Labels:
+    """Classes as int64, numbers as float32; an empty list has no type of its own."""
+    number = (given.dtype.kind == "f" and given.size > 0) or given.dtype == np.float32
+    return given.astype(np.float32 if number else np.int64, copy=False)
 
 
 AnySamples = TypeVar("AnySamples", Samples, IndexedSamples)

@@ -250,6 +250,8 @@ class FolderStream:
                 self.skipped.append(path)
                 continue
             try:
+                if np.asarray(labels).dtype.kind == "f":  # a shard does not say that its labels are numbers
+                    raise InputError.of("labels", "integers", np.asarray(labels).dtype)
                 shard = Samples(features, labels)
             except InputError as error:
                 raise InputError(f"{path}: {error}", field=error.field, rule=error.rule) from None
