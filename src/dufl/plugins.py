@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -35,7 +36,7 @@ def check_spec(kind: str, spec: Spec, known: Iterable[str]) -> Spec:
     Traceback (most recent call last):
     dufl.errors.InputError: unknown model 'resnet': did you mean 'resnet18'?
     """
-    if spec is None or isinstance(spec, bool | int | float | list | dict):
+    if spec is None or isinstance(spec, bool | int | float | list | dict | date | time):
         raise InputError.of(kind, "a name, an import path, a class or an object", spec, text=repr(spec))
     names = list(known)
     if not isinstance(spec, str) or spec in names or is_import_path(spec) or is_description(spec):

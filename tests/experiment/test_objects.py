@@ -1,5 +1,6 @@
 """Everything by objects: what a researcher types in a notebook."""
 
+import datetime
 import json
 import subprocess
 import sys
@@ -257,6 +258,8 @@ def test_classes_of_a_notebook_train_on_any_number_of_workers() -> None:
         ({"metrics": {"not a name": len}}, "metrics"),
         ({"metrics": 7}, "metrics"),
         ({"loss": "cross"}, "loss"),
+        ({"model": datetime.time(12)}, "model"),
+        ({"algorithm": datetime.date(1979, 5, 27)}, "algorithm"),
     ],
 )
 def test_bad_specifications_name_their_field(change: dict[str, Any], field: str) -> None:

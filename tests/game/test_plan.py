@@ -332,3 +332,15 @@ def test_the_largest_numbers_are_planned_with_or_refused(change: dict[str, Any])
         return
     assert np.isfinite(plan.server_cost)
     assert plan.certificate.holds()
+
+
+@pytest.mark.parametrize("volume", [5e-324, 1e-308, 1e-101])
+def test_a_volume_whose_inverse_could_overflow_is_refused(volume: float) -> None:
+    with pytest.raises(InputError) as caught:
+        Clients.draw(3, initial_volume=volume)
+    assert caught.value.field == "initial_volume"
+
+
+def test_the_smallest_volume_can_be_planned_for() -> None:
+    clients = Clients.draw(3, initial_volume=1e-100)
+    assert solve(Game(clients=clients, num_rounds=3)).converged

@@ -65,6 +65,7 @@ class LogNormal(Inputs):
 
 
 Distribution = Uniform | LogNormal
+SMALLEST_VOLUME = 1e-100  # unless it is 0: prices and losses are divided by it
 PAPER_COLLECTION_COST = Uniform(low=1e-4, high=1e-3)
 PAPER_TRAINING_COST = Uniform(low=5e-6, high=5e-5)
 
@@ -237,12 +238,13 @@ def _check(name: str, values: Vector) -> None:
     sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
     largest = float(MOST) if name == "initial_staleness" else LARGEST  # a number of rounds
-    smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # prices are divided by it
-    sized = (values >= smallest) & ((values <= largest) | np.isinf(values))
+    smallest = {"collection_cost": 1 / LARGEST, "initial_volume": SMALLEST_VOLUME}.get(name, 0.0)
+    sized = ((values >= smallest) | (values == 0)) & ((values <= largest) | np.isinf(values))
+    zero = "0, or " if name == "initial_volume" else ""
     for rule, fine in (
         ("a finite number", finite),
         (sign, holds(values)),
-        (f"from {smallest:g} to {largest:g}", sized),
+        (f"{zero}from {smallest:g} to {largest:g}", sized),
     ):
         if not fine.all():
             k = int(np.argmin(fine))
