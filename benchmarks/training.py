@@ -106,7 +106,7 @@ def logistic(console: Console) -> None:
     config = load(["training.local_epochs=5", "game.time_sensitivity=0.75"])
     dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
-    engine = CompiledEngine(dataset, simulation, config.training)
+    engine = CompiledEngine(simulation, config.training)
     generator = np.random.default_rng(0)
     indices = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
@@ -146,7 +146,7 @@ def overhead(console: Console) -> None:
     config = load(["training.local_epochs=20", "game.time_sensitivity=0.75"])
     dataset = images((1, 28, 28))
     simulation = config.data.simulation(dataset, config.game, 0)
-    engine = CompiledEngine(dataset, simulation, config.training)
+    engine = CompiledEngine(simulation, config.training)
     federation = Federation(config.game, simulation, Half(HELD), config.training, engine)
     for _ in range(5):
         federation.play()
@@ -196,7 +196,7 @@ def our_cnn(dataset: Dataset, precision: str) -> Callable[[], float]:
     """A function that measures the samples per second of our engine."""
     config = load(["training.model=cnn", "training.local_epochs=5", f"training.precision={precision}"])
     simulation = config.data.simulation(dataset, config.game, 0)
-    engine = make_engine(dataset, simulation, config.training, 15)
+    engine = make_engine(simulation, config.training, 15)
     start, no_buffers = engine.start
     ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
     tasks = [
@@ -296,7 +296,7 @@ def linear(console: Console) -> None:
     for held in sizes:
         config = load(["clients.count=1000", "training.local_epochs=5", "num_rounds=100"])
         simulation = config.data.simulation(dataset, config.game, 0)
-        engine = CompiledEngine(dataset, simulation, config.training)
+        engine = CompiledEngine(simulation, config.training)
         federation = Federation(config.game, simulation, Half(int(held)), config.training, engine)
         federation.play()
         took.append(min(federation.play().seconds for _ in range(3)))

@@ -192,8 +192,8 @@ class Faulty:
         for update in self._engine.train(weights, model_buffers, tasks):
             yield replace(update, weights=self._wrong.get(update.client, update.weights))
 
-    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        return self._engine.evaluate(weights, model_buffers)
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+        return self._engine.evaluate(weights, model_buffers, which)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "feddyn"])

@@ -179,8 +179,8 @@ class Faulty:
             wrong = update.client in self._wrong
             yield replace(update, weights=update.weights * np.nan) if wrong else update
 
-    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        return self._engine.evaluate(weights, model_buffers)
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+        return self._engine.evaluate(weights, model_buffers, which)
 
 
 def faulty(algorithm: str, wrong: Iterable[int] = (), ends: dict[int, Exception] | None = None) -> Any:

@@ -29,7 +29,7 @@ def federation_of(
     dataset = dataset or load_dataset("digits")
     settings = config.training
     simulation = config.data.simulation(dataset, config.game, settings.seed)
-    engine = engine or make_engine(dataset, simulation, settings, config.game.clients.size)
+    engine = engine or make_engine(simulation, settings, config.game.clients.size)
     policy = policy or make_policy(config.policy, config.game, config.solve, settings.seed)
     return Federation(config.game, simulation, policy, settings, engine), engine
 

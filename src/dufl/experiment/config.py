@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
+import numpy as np
 import tomli_w
 from pydantic import AfterValidator, Field
 
 from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
+from dufl.data.streams import BEFORE
 from dufl.errors import InputError, shown
 from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
 from dufl.experiment.sections import ClientsSection, Data, Leader, column
@@ -24,18 +27,21 @@ from dufl.game.plan import Offer, Plan, solve
 from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
-from dufl.learning.policies import POLICIES, Planned
+from dufl.learning.policies import POLICIES, Planned, is_policy
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, check_spec, describe
 
 Changes = Mapping[str, Any]
 Part = TypeVar("Part")
 CLIENTS_FILE = "clients.csv"
+FILES = (".npz", ".csv", ".csv.gz", ".parquet")  # what a dataset can be read from
 _PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 
 def _policy(spec: Spec) -> Spec:
-    return Planned(spec) if isinstance(spec, Plan) else check_spec("policy", spec, POLICIES)
+    if isinstance(spec, Plan):
+        return Planned(spec)
+    return spec if isinstance(spec, str) and is_policy(spec) else check_spec("policy", spec, POLICIES)
 
 
 class Experiment(Inputs):
@@ -120,6 +126,18 @@ class Experiment(Inputs):
             del kept["clients"]
         return type(self)(**(kept | own))
 
+    def fitted(self, dataset: Dataset | Recording) -> Self:
+        """The experiment with initial volumes that clients have: on recorded data, at most their warm-up."""
+        if not isinstance(dataset, Recording):
+            return self
+        data = self.data.replay(dataset, self.game, self.training.seed)
+        clients = self.game.clients
+        held = np.array([len(data.collectable(k, BEFORE)) for k in range(clients.size)], np.float64)
+        volume = np.minimum(clients.initial_volume, held)
+        if np.array_equal(volume, clients.initial_volume):
+            return self
+        return self.replace(game=self.game.replace(clients=clients.holding(volume)))
+
     def solve(self, progress: Progress = lambda _: None) -> Plan:
         """Solve the game and return the server's plan."""
         return solve(
@@ -203,7 +221,7 @@ def absolute_paths(table: Table, folder: Path) -> Table:
 
 def _absolute_path(section: str, key: str, value: Any, folder: Path) -> Any:
     is_path = (section, key) in _PATHS and isinstance(value, str)
-    if is_path and value and (key == "data_dir" or value.endswith(".npz")):
+    if is_path and value and (key == "data_dir" or value.endswith(FILES)):
         return str(folder.absolute() / Path(value).expanduser())
     return value
 
@@ -247,6 +265,6 @@ def _plain(value: Any) -> Any:
         return list(value)
     if isinstance(value, Mapping):
         return {key: describe(item) for key, item in value.items()}
-    if isinstance(value, Dataset):
-        return f"<Dataset {value.name!r}>"
+    if isinstance(value, Dataset | Recording):
+        return f"<{type(value).__name__} {value.name!r}>"
     return value if isinstance(value, bool | int | float | list) else describe(value)

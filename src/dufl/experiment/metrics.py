@@ -8,10 +8,11 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from dufl.data.client_data import Period
 from dufl.errors import InputError
 from dufl.experiment.files import from_json, read_bytes, to_json
 from dufl.experiment.output import reading
@@ -91,6 +92,7 @@ def _record(values: Any, round: int) -> Record:
         raise InputError.of("total_volume", "the sum of volumes", values["total_volume"])
     known = {name: value for name, value in values.items() if value is not None}
     known["metrics"] = {n: math.nan if v is None else float(v) for n, v in values["metrics"].items()}
+    known["period"] = None if values["period"] is None else _period(values["period"])
     return Record(**{**_UNKNOWN, **known})
 
 
@@ -128,6 +130,23 @@ def _are_metrics(value: object) -> bool:
     return isinstance(value, dict) and all(item is None or _is_number(item) for item in value.values())
 
 
+def _is_period(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {field.name for field in fields(Period)}:
+        return False
+    numbers = [value[name] for name in ("begin", "end")]
+    scores = [value[name] for name in ("no_change", "majority")]
+    return (
+        all(_is_number(number) and abs(number) <= _MOST for number in numbers)
+        and all(score is None or _is_amount(score) for score in scores)
+        and isinstance(value["dated"], bool)
+        and _is_count(value["samples"])
+    )
+
+
+def _period(values: Mapping[str, Any]) -> Period:
+    return Period(**{name: math.nan if value is None else value for name, value in values.items()})
+
+
 _COUNT = "an integer >= 0", _is_count
 _COUNTS = "a list of integers >= 0", _are_counts
 _AMOUNT = f"in [0, {_MOST:g}]", _is_amount
@@ -151,6 +170,8 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "refused": ("an object of strings by client number", _are_reasons),
     "seconds": _AMOUNT,
     "metrics": ("an object of numbers", _are_metrics),
+    "shortfall": _COUNT,
+    "period": ("the period of a recording, or null", lambda value: value is None or _is_period(value)),
 }
 _UNKNOWN: Mapping[str, Any] = {  # the meaning of null: JSON has neither infinity nor NaN
     "accuracy": math.nan,

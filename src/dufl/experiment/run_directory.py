@@ -120,19 +120,25 @@ class RunDirectory:
 
     def check_same(self, experiment: Experiment) -> None:
         """Raise an error that lists the differences if the run is of another experiment."""
+        different = self.differences(experiment)
+        if different:
+            listed = "; ".join(different.values())
+            raise InputError(f"{self.folder} holds a run of another configuration: {listed}")
+
+    def differences(self, experiment: Experiment) -> dict[str, str]:
+        """How an experiment differs from that of the run, by key."""
         manifest = self.manifest
         before = flat(read_table(manifest))
         now = flat(tomllib.loads(experiment.to_toml()))
-        different = [
-            f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+        different = {
+            key: f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
             for key in sorted(before.keys() | now.keys())
             if key not in FREE and before.get(key) != now.get(key)
-        ]
+        }
         listed = experiment.clients.file and CLIENTS_FILE in manifest.files
         if listed and manifest.read_file(CLIENTS_FILE).decode() != experiment.game.clients.to_csv():
-            different.append("the clients in the file differ")
-        if different:
-            raise InputError(f"{self.folder} holds a run of another configuration: {'; '.join(different)}")
+            different["clients.file"] = "the clients in the file differ"
+        return different
 
     def begin(self, experiment: Experiment, plan: Plan | None, data: str, force: bool = False) -> None:
         """Write the files that are known before the first round."""

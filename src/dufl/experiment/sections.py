@@ -2,13 +2,17 @@
 
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.datasets import Dataset, load_dataset, own_dataset
+from dufl.data.buffer import Discard
+from dufl.data.client_data import ClientData, StreamFactory
+from dufl.data.datasets import Columns, Dataset, is_table, load_dataset, load_recording, own_dataset
+from dufl.data.recording import Recording, Task
+from dufl.data.replay import Deal, Normalize, Order, Periods, Replay, divide
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
@@ -23,7 +27,7 @@ from dufl.game.population import (
     LogNormal,
     Uniform,
 )
-from dufl.inputs import Count, Inputs, NonNegative, Positive, Seed, Share
+from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Share
 from dufl.plugins import Spec, check_spec, describe, is_description, is_import_path, make_plugin, resolve
 
 
@@ -87,9 +91,9 @@ class Leader(Algorithm1Options):
 def _dataset(value: object) -> object:
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, str | Dataset) or callable(value):
+    if isinstance(value, str | Dataset | Recording) or callable(value) or is_table(value):
         return value
-    rule = "a name, a path, an import path, a function or a Dataset"
+    rule = "a name, a path, an import path, a function, a Dataset, a Recording or a table"
     raise InputError.of("dataset", rule, value, text=shown(value))
 
 
@@ -100,6 +104,12 @@ def _stream(spec: Spec | None) -> Spec | None:
     return None if spec is None else check_spec("stream", spec, ())
 
 
+def _features(value: object) -> object:
+    if value is not None and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
+        raise InputError.of("features", "a list of column names", shown(value))
+    return None if value is None else list(value)  # type: ignore[call-overload]
+
+
 def _class_order(value: object) -> object:
     listed = isinstance(value, list) and all(type(item) is int for item in value)
     if not listed and value not in ("label", "client"):
@@ -107,12 +117,20 @@ def _class_order(value: object) -> object:
     return value
 
 
+def _warm_up(value: float) -> float:
+    if not 0 < value < 1:
+        raise InputError.of("warm_up", "in (0, 1)", value)
+    return value
+
+
 class Data(Inputs):
     """The samples, how they arrive and how they age; the section `[data]` of a file.
 
     Attributes:
-        dataset: the name of a built-in dataset, the path of an `.npz` file, an import path, a function that
-            returns a dataset or its four arrays, or a `Dataset`.
+        dataset: the name of a built-in dataset, the path of a file, an import path, a function that returns
+            a dataset or its four arrays, a `Dataset`, a `Recording` or a table such as a data frame.
+        kind: "recorded" if the samples have times and are used when they were recorded, "simulated" if they
+            arrive and age artificially; "auto" is recorded if the dataset has times.
         data_dir: the directory of a built-in dataset's files, if not `$DUFL_DATA` or the cache directory.
         noise_scale: see `Ageing`.
         noise_growth: see `Ageing`.
@@ -123,7 +141,19 @@ class Data(Inputs):
         discard: the samples that a buffer discards: "uniform", "oldest", or a custom rule: a function of
             (born, count, generator) that returns the positions to discard.
         stream: a custom stream: a class or function of (samples, client, seed) that returns an object whose
-            `collect(count, round)` returns indices of training samples. Default: the simulated stream.
+            `collect(count, round)` returns indices of training samples. Default: the simulated stream, or
+            what the client recorded.
+        label: the column of a table with the labels.
+        time: the column of a table with the times.
+        client: the column of a table with the clients; None if the clients are not known.
+        features: the columns of a table with the features; None for all other columns with numbers.
+        task: "classification", or "regression" if labels are numbers.
+        warm_up: recorded data: the share of the recorded time that is known before round 0.
+        periods: recorded data: whether rounds have the same "time" or the same "count" of samples.
+        collect: recorded data: the samples of a period that a client collects if it needs fewer than it
+            has: the "newest", or some at "random".
+        deal: recorded data: how samples are dealt to clients if the clients are not known; see `Replay`.
+        normalize: recorded data: how features are standardized; see `Replay`.
 
     >>> Data("digits").load().describe()
     'digits: 1,437 train and 360 test samples of shape (1, 8, 8), 10 classes'
@@ -139,31 +169,79 @@ class Data(Inputs):
     dirichlet_alpha: Positive | None = None
     discard: Annotated[Spec, AfterValidator(_discard)] = "uniform"
     stream: Annotated[Spec | None, AfterValidator(_stream)] = None
+    kind: Literal["auto", "simulated", "recorded"] = "auto"
+    label: str = "label"
+    time: str = "time"
+    client: str | None = None
+    features: Annotated[list[str] | None, BeforeValidator(_features)] = None
+    task: Task = "classification"
+    warm_up: Annotated[Number, AfterValidator(_warm_up)] = 0.1
+    periods: Periods = "time"
+    collect: Order = "newest"
+    deal: Deal = "even"
+    normalize: Normalize = "first"
 
     def __init__(self, dataset: Spec = "digits", **values: Any) -> None:
         super().__init__(dataset=dataset, **values)
 
-    def load(self) -> Dataset:
+    def load(self) -> Dataset | Recording:
         """Load the dataset."""
+        loaded = self._load()
+        found = "recorded" if isinstance(loaded, Recording) else "simulated"
+        if self.kind not in ("auto", found):
+            times = "has times" if found == "recorded" else "has no times"
+            raise InputError.of("data.kind", f"{found!r} or 'auto', because {loaded.name} {times}", self.kind)
+        return loaded
+
+    def _load(self) -> Dataset | Recording:
         spec = self.dataset
-        if isinstance(spec, Dataset):
+        if isinstance(spec, Dataset | Recording):
             return spec
+        columns = Columns(self.label, self.time, self.client, self.features)
         if isinstance(spec, str) and not is_import_path(spec) and not is_description(spec):
-            return load_dataset(spec, self.data_dir)
-        return own_dataset(describe(spec), make_plugin("dataset", spec))
+            return load_dataset(spec, self.data_dir, columns, self.task)
+        made = spec if is_table(spec) else make_plugin("dataset", spec)
+        if isinstance(made, Recording) or is_table(made):
+            return load_recording(made, columns, self.task)
+        return own_dataset(describe(spec), made)
+
+    def client_data(self, dataset: Dataset | Recording, game: Game, seed: int) -> ClientData:
+        """The streams and buffers of a federation. Imports plugins."""
+        if isinstance(dataset, Recording):
+            return self.replay(dataset, game, seed)
+        return self.simulation(dataset, game, seed)
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
-        """The streams and buffers of a federation, for the σ and T of its game. Imports plugins."""
-        known = isinstance(self.discard, str) and self.discard in ("uniform", "oldest")
+        """Simulated streams and buffers, for the σ and T of the game. Imports plugins."""
         return Simulation(
             dataset.train,
             self.arrival(dataset, game),
             self.ageing(game),
             seed,
             self.dirichlet_alpha,
-            self.discard if known else resolve("discard", self.discard),
-            None if self.stream is None else resolve("stream", self.stream),
+            *self._plugins(),
+            dataset.test,
         )
+
+    def replay(self, recording: Recording, game: Game, seed: int) -> Replay:
+        """Recorded streams and buffers, for the T and the clients of the game. Imports plugins."""
+        timeline = divide(recording, game.num_rounds, self.warm_up, self.periods)
+        return Replay(
+            recording,
+            timeline,
+            game.clients.size,
+            seed,
+            self.collect,
+            self.deal,
+            self.dirichlet_alpha,
+            self.normalize,
+            *self._plugins(),
+        )
+
+    def _plugins(self) -> tuple[Discard, StreamFactory | None]:
+        known = isinstance(self.discard, str) and self.discard in ("uniform", "oldest")
+        discard = self.discard if known else resolve("discard", self.discard)
+        return discard, None if self.stream is None else resolve("stream", self.stream)
 
     def arrival(self, dataset: Dataset, game: Game) -> Arrival:
         """When the classes of a dataset arrive."""

@@ -1,7 +1,7 @@
 """A whole run: experiment → plan → rounds → records, in memory or in a run directory."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
-from dufl.experiment.config import Experiment, as_experiment
+from dufl.experiment.config import FILES, Experiment, as_experiment
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
 from dufl.game.parameters import Game
@@ -69,7 +70,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The run in a few numbers."""
         last, training = self.records[-1], self.experiment.training
-        best = max(self.records, key=lambda record: record.accuracy)
+        best = max(self.records, key=_performance)
         return {
             "dataset": _name(self.experiment.data.dataset),
             "model": describe(training.model),
@@ -92,9 +93,33 @@ class Run:
             "mean_volume": float(np.mean([record.total_volume for record in self.records])),
             "dropped": sum(len(record.dropped) for record in self.records),
             "refused": sum(len(record.refused) for record in self.records),
+            "shortfall": sum(record.shortfall for record in self.records),
             "seconds": sum(record.seconds for record in self.records),
             "fingerprint": _fingerprint(self.weights),
+            **self._over_time(),
         }
+
+    def _over_time(self) -> dict[str, float]:
+        """Recorded data: means over the rounds, each weighted equally, and the scores that need no model."""
+        periods = [record.period for record in self.records if record.period is not None]
+        if not periods:
+            return {}
+        means = {
+            "mean_accuracy": _mean([record.accuracy for record in self.records]),
+            "mean_loss": _mean([record.loss for record in self.records]),
+        }
+        scores = {name: _mean([getattr(period, name) for period in periods]) for name in FREE_SCORES}
+        if self.regression:
+            metrics = {f"mean_{n}": _mean([r.metrics.get(n, np.nan) for r in self.records]) for n in ("rmse", "r2")}
+            names = "no_change_rmse", "mean_label_rmse"
+        else:
+            metrics, names = {}, tuple(f"{name}_accuracy" for name in FREE_SCORES)
+        return means | metrics | dict(zip(names, scores.values(), strict=True))
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers."""
+        return "rmse" in self.records[-1].metrics and bool(np.isnan(self.records[-1].accuracy))
 
     def to_frame(self) -> Any:
         """The records as a pandas `DataFrame`, one row per round; your own metrics are columns too."""
@@ -158,7 +183,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
-    dataset: Dataset | None = None,
+    dataset: Dataset | Recording | None = None,
 ) -> Run:
     """Train a federation.
 
@@ -184,17 +209,23 @@ def train(
     if out is None and resume:
         raise InputError("out must be given with resume=True", field="out")
     place, hooks = None if out is None else RunDirectory(Path(out)), Callbacks(callbacks)
-    if place is not None:
+    if place is not None and not _differs_in_clients(experiment, place):
         place.check_free(experiment, resume, force)
         if place.summary is not None:
             return _finished(experiment, place, hooks)
     samples = dataset or experiment.data.load()
+    experiment = experiment.fitted(samples)
+    if place is not None:
+        place.check_free(experiment, resume, force)
+        if place.summary is not None:
+            return _finished(experiment, place, hooks)
     settings, game = experiment.training, experiment.game
-    simulation = experiment.data.simulation(samples, game, settings.seed)
-    update = make_policy(experiment.policy, game, experiment.solve, settings.seed)
-    engine = make_engine(samples, simulation, settings, game.clients.size)
+    source = experiment.data.client_data(samples, game, settings.seed)
+    update = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
+    source = source.discarding(getattr(update, "discard", None))
+    engine = make_engine(source, settings, game.clients.size)
     try:
-        federation = Federation(game, simulation, update, settings, engine)
+        federation = Federation(game, source, update, settings, engine)
         plan = update.plan if isinstance(update, Planned) else None
         folder, data_digest = place.folder if place else None, data_fingerprint(samples)
         run = Run(experiment, [], folder=folder, plan=plan, data=data_digest)
@@ -204,6 +235,13 @@ def train(
             return _rounds(_begin(run, place, federation, force), federation, place, hooks)
     finally:
         engine.close()
+
+
+def _differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:
+    """Whether a run may be the same once its clients hold what they have recorded."""
+    if not place.exists:
+        return False
+    return set(place.differences(experiment)) in ({"clients.initial_volume"}, {"clients.file"})
 
 
 def _finished(experiment: Experiment, place: RunDirectory, callbacks: Callbacks) -> Run:
@@ -263,11 +301,26 @@ def _rounds(run: Run, federation: Federation, place: RunDirectory | None, callba
 def short_name(spec: Spec) -> str:
     """The name of a plugin without its module or directory, for tables."""
     text = _name(spec)
-    return Path(text).name if text.endswith(".npz") else text.rpartition(":")[2].strip("<>")
+    return Path(text).name if text.endswith(FILES) else text.rpartition(":")[2].strip("<>")
+
+
+FREE_SCORES = ("no_change", "majority")
+
+
+def _performance(record: Record) -> float:
+    """The accuracy of a round, or the negative loss of regression; less than any number if it is unknown."""
+    score = -record.loss if np.isnan(record.accuracy) else record.accuracy
+    return -np.inf if np.isnan(score) else score
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of the values that are known; NaN if none is."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _name(spec: Spec) -> str:
-    return spec.name if isinstance(spec, Dataset) else describe(spec)
+    return spec.name if isinstance(spec, Dataset | Recording) else describe(spec)
 
 
 def _fingerprint(weights: Named) -> str:
@@ -278,10 +331,14 @@ def _fingerprint(weights: Named) -> str:
     return digest.hexdigest()[:16] if weights else ""
 
 
-def data_fingerprint(dataset: Dataset) -> str:
-    """The same for the same samples."""
+def data_fingerprint(dataset: Dataset | Recording) -> str:
+    """The same for the same samples, times and clients."""
     digest = hashlib.sha256()
-    for part in (dataset.train, dataset.test):
+    recorded = isinstance(dataset, Recording)
+    for part in (dataset.samples,) if recorded else (dataset.train, dataset.test):
         digest.update(np.ascontiguousarray(part.features).data)
         digest.update(part.labels.tobytes())
+    if recorded:
+        digest.update(dataset.times.tobytes())
+        digest.update(b"" if dataset.clients is None else dataset.clients.tobytes())
     return digest.hexdigest()[:16]

@@ -15,8 +15,9 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
+from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset
-from dufl.data.simulation import Simulation
+from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
@@ -35,12 +36,11 @@ class Runtime:
     """The data and the engine of a configuration, loaded once per process."""
 
     def __init__(self, config: Experiment) -> None:
-        self.config = config
-        self.dataset: Dataset = config.data.load()
-        seed = config.training.seed
-        self.simulation: Simulation = config.data.simulation(self.dataset, config.game, seed)
+        self.dataset: Dataset | Recording = config.data.load()
+        self.config = config = config.fitted(self.dataset)
+        self.data: ClientData = config.data.client_data(self.dataset, config.game, config.training.seed)
         settings = config.training.model_copy(update={"workers": 1})
-        self.engine: Engine = make_engine(self.dataset, self.simulation, settings, config.game.clients.size)
+        self.engine: Engine = make_engine(self.data, settings, config.game.clients.size)
 
 
 @lru_cache(maxsize=2)
@@ -92,7 +92,7 @@ def client_profile(runtime: Runtime, client: int, folder: Path) -> ClientProfile
     return ClientProfile(
         client=client,
         file=folder / f"client-{client}.sqlite",
-        stream=runtime.simulation.stream(client),
+        stream=runtime.data.stream(client),
         initial_volume=int(np.floor(clients.initial_volume[client] + 0.5)),
         collection_cost=float(clients.collection_cost[client]),
         training_cost=float(clients.training_cost[client]),
@@ -137,7 +137,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         chosen = settings(context)
         runtime = runtime_of(chosen.config)
-        recorder = RunRecorder(runtime.config, runtime.dataset, chosen.folder, on_record)
+        recorder = RunRecorder(runtime.config, runtime.dataset, runtime.data, chosen.folder, on_record)
         strategy, arrays = make_strategy(
             runtime,
             chosen.folder,
@@ -192,10 +192,10 @@ def make_strategy(
 def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     """The server's evaluation of a model."""
 
-    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        model = from_arrays(arrays)
-        score = runtime.engine.evaluate(model["weights"], model["model_buffers"])
-        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss})
+    def evaluate(finished: int, arrays: ArrayRecord) -> MetricRecord:
+        model, which = from_arrays(arrays), runtime.data.test_range(finished - 1)
+        score = runtime.engine.evaluate(model["weights"], model["model_buffers"], which)
+        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss} | score.metrics)
 
     return evaluate
 

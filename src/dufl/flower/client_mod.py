@@ -171,12 +171,12 @@ def _commit(store: ClientStore, records: RecordDict) -> RecordDict:
 
 def _claim(store: ClientStore, round: int, snapshot: Snapshot[Any]) -> Claim:
     committed, nonce = store.opening(round)
-    volume = len(snapshot.ages)
+    volume, labels = len(snapshot.ages), snapshot.samples.labels
     return Claim(
         client=store.profile.client,
         volume=volume,
         committed=committed,
         nonce=nonce,
         mean_age=float(snapshot.ages.mean()) if volume else 1.0,
-        classes=len(np.unique(snapshot.samples.labels)),
+        classes=len(np.unique(labels)) if labels.dtype.kind != "f" else 0,
     )

@@ -12,7 +12,9 @@ from flwr.app import ArrayRecord
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Strategy
 
+from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.arrays import read_sealed, write_sealed
 from dufl.experiment.config import Experiment
@@ -163,15 +165,22 @@ class RunRecorder:
     Args:
         config: of the run.
         dataset: of the run; only its fingerprint is stored.
+        data: the streams of the run, which know its periods.
         folder: the run directory.
         on_record: called with the record of every round.
     """
 
     def __init__(
-        self, config: Experiment, dataset: Dataset, folder: Path, on_record: OnRecord = lambda _: None
+        self,
+        config: Experiment,
+        dataset: Dataset | Recording,
+        data: ClientData,
+        folder: Path,
+        on_record: OnRecord = lambda _: None,
     ) -> None:
         self._config = config
-        self._data = data_fingerprint(dataset)
+        self._fingerprint = data_fingerprint(dataset)
+        self._data = data
         self._directory = RunDirectory(folder, FLOWER)
         self._on_record = on_record
         self._records: list[Record] = []
@@ -180,10 +189,10 @@ class RunRecorder:
     def begin(self) -> None:
         """Start a run directory, or resume the run in it."""
         if not self._directory.exists:
-            self._directory.begin(self._config, None, self._data)
+            self._directory.begin(self._config, None, self._fingerprint)
             return
         self._directory.check_same(self._config)
-        self._directory.check_data(self._data)
+        self._directory.check_data(self._fingerprint)
         self._records = self._directory.cut(ServerStore(self._directory.folder).rounds_done)
         for record in self._records:
             self._on_record(record)
@@ -218,6 +227,9 @@ class RunRecorder:
             dropped=round.missing,
             refused={str(client): reason for client, reason in round.refused.items()},
             seconds=now - self._began,
+            metrics={name: float(round.metrics[name]) for name in ("rmse", "r2") if name in round.metrics},
+            shortfall=sum(max(claim.committed - claim.volume, 0) for claim in round.claims),
+            period=self._data.period(round.round),
         )
         self._began = now
         self._records.append(record)

@@ -170,6 +170,18 @@ class Clients:
             raise InputError("clients must be drawn by Clients.draw to be drawn again", field="clients")
         return Clients.draw(**{**self.recipe, "seed": seed})
 
+    def holding(self, initial_volume: Values) -> "Clients":
+        """The same clients with other initial volumes.
+
+        >>> Clients.draw(2, seed=0).holding([30.0, 50.0]).initial_volume.tolist()
+        [30.0, 50.0]
+        """
+        if self.recipe is not None and not isinstance(self.recipe["initial_volume"], Distribution):
+            volumes = np.asarray(initial_volume, np.float64).tolist()
+            return Clients.draw(**{**self.recipe, "initial_volume": volumes})
+        others = {name: getattr(self, name) for name in (*COLUMNS, "multiplicity")}
+        return Clients(**{**others, "initial_volume": initial_volume})
+
     @classmethod
     def from_csv(cls, path: str | Path) -> "Clients":
         """Clients from a CSV file with one line per client and the columns named as in `COLUMNS`."""

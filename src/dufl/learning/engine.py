@@ -4,6 +4,7 @@ The results of both do not depend on the number of cores: a client trains on one
 in client order.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import aligned
-from dufl.data.datasets import Dataset
-from dufl.data.simulation import Simulation
+from dufl.data.client_data import ClientData
 from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
-from dufl.learning.logistic import evaluate_logistic, train_logistic
-from dufl.learning.settings import Training
+from dufl.learning.logistic import evaluate_logistic, predict_linear, train_logistic
+from dufl.learning.settings import LOSSES, MODELS, Training
 from dufl.learning.task import Task
 from dufl.plugins import Spec, calling, resolve
 
@@ -29,12 +29,16 @@ Named = Mapping[str, npt.NDArray[Any]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CHUNK = 1000  # test samples evaluated at a time
-Part = tuple[int, float, npt.NDArray[np.float32] | None]  # correct, sum of losses, logits
+Part = tuple[int, float, npt.NDArray[np.float32] | None]  # correct, sum of losses, outputs
 
 
 @dataclass(frozen=True)
 class Score:
-    """A model's accuracy, mean loss and user-defined metrics (by name) on the test samples."""
+    """A model's accuracy, mean loss and metrics (by name) on the test samples.
+
+    For regression the accuracy is NaN, and the metrics have `rmse` and `r2`. Without test samples all are
+    NaN.
+    """
 
     accuracy: float
     loss: float
@@ -42,7 +46,7 @@ class Score:
 
 
 class Metrics:
-    """User-defined metrics: functions of (labels, logits) that return a number."""
+    """User-defined metrics: functions of (labels, outputs) that return a number."""
 
     def __init__(self, settings: Training) -> None:
         self._functions = {name: _metric(spec) for name, spec in settings.metrics.items()}
@@ -51,13 +55,13 @@ class Metrics:
     def __bool__(self) -> bool:
         return bool(self._functions)
 
-    def values(self, labels: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]) -> dict[str, float]:
+    def values(self, labels: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> dict[str, float]:
         """The value of every metric; the metrics get read-only arrays."""
         labels, logits = labels.view(), logits.view()
         labels.flags.writeable = logits.flags.writeable = False
         return {name: self._value(name, labels, logits) for name in self._functions}
 
-    def _value(self, name: str, labels: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]) -> float:
+    def _value(self, name: str, labels: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> float:
         with calling("metric", self._specs[name]):
             value = self._functions[name](labels, logits)
             is_number = isinstance(value, Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
@@ -87,8 +91,8 @@ class Engine(Protocol):
         """Train every client from the same weights; yields updates in the order of the tasks."""
         ...
 
-    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Evaluate a model on the test samples."""
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+        """Evaluate a model on some of the test samples; on all by default."""
         ...
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
@@ -101,15 +105,15 @@ class Engine(Protocol):
 
 
 class CompiledEngine:
-    """The logistic model in a compiled kernel, one thread per client."""
+    """The logistic or the linear model in a compiled kernel, one thread per client."""
 
-    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training) -> None:
-        self._simulation = simulation
+    def __init__(self, data: ClientData, settings: Training) -> None:
+        self._data = data
         self._settings = settings
-        self._classes = dataset.num_classes
-        self._features = int(np.prod(dataset.shape))
-        self._test = np.ascontiguousarray(dataset.test.to_float().reshape(len(dataset.test), -1))
-        self._labels = dataset.test.labels
+        self._classes = data.num_classes
+        self._features = int(np.prod(data.pool.shape))
+        self._test = np.ascontiguousarray(data.test.to_float().reshape(len(data.test), -1))
+        self._labels = data.test.labels
         self._threads = ThreadPoolExecutor(settings.num_workers)
         self._own = threading.local()
         self._metrics = Metrics(settings)
@@ -130,9 +134,9 @@ class CompiledEngine:
         return spread(self._threads, work, tasks, 2 * self._settings.num_workers)
 
     def _train(self, weights: Vector, task: Task) -> Vector:
-        simulation, settings = self._simulation, self._settings
+        data, settings = self._data, self._settings
         scratch = self._scratch(len(task.labels) * self._features)
-        features = task.features(simulation.pool.features, simulation.ageing, simulation.seed, scratch)
+        features = task.features(data.pool.features, data.ageing, data.seed, scratch)
         return train_logistic(
             weights,
             features.reshape(len(features), -1),
@@ -152,16 +156,21 @@ class CompiledEngine:
             scratch = self._own.scratch = aligned(size + size // 4)
         return scratch
 
-    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Evaluate a model on the test samples."""
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+        """Evaluate a model on some of the test samples; on all by default."""
+        regression = self._data.regression
 
         def work(part: slice) -> Part:
-            features = self._test[part]
-            correct, loss = evaluate_logistic(weights, features, self._labels[part], self._classes)
+            features, labels = self._test[part], self._labels[part]
+            if regression:
+                predicted = predict_linear(weights, features)
+                loss = float(np.sum((labels - predicted) ** 2))
+                return 0, loss, predicted[:, None].astype(np.float32)
+            correct, loss = evaluate_logistic(weights, features, labels, self._classes)
             return correct, loss, self._logits(weights, features) if self._metrics else None
 
-        results = spread(self._threads, work, parts(len(self._labels)), 64)
-        return score(results, self._labels, self._metrics)
+        which = slice(0, len(self._labels)) if which is None else which
+        return score(spread(self._threads, work, parts(which), 64), self._labels[which], self._metrics)
 
     def _logits(self, weights: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         named = self.named(weights, weights[:0])
@@ -180,13 +189,28 @@ class CompiledEngine:
         self._threads.shutdown(cancel_futures=True)
 
 
-def make_engine(dataset: Dataset, simulation: Simulation, settings: Training, num_clients: int) -> Engine:
+def make_engine(data: ClientData, settings: Training, num_clients: int) -> Engine:
     """The fastest engine that supports the model."""
+    settings = _for_task(data, settings)
     if settings.compiled:
-        return CompiledEngine(dataset, simulation, settings)
+        return CompiledEngine(data, settings)
     from dufl.learning.torch_engine import TorchEngine
 
-    return TorchEngine(dataset, simulation, settings, num_clients)
+    return TorchEngine(data, settings, num_clients)
+
+
+def _for_task(data: ClientData, settings: Training) -> Training:
+    """The settings with the loss that fits the labels. The model and the loss must be for such labels."""
+    kind, loss = ("numbers", "squared_error") if data.regression else ("classes", "cross_entropy")
+    models = ("linear",) if data.regression else tuple(name for name in MODELS if name != "linear")
+    for key, given, known, fitting in (
+        ("model", settings.model, MODELS, models),
+        ("loss", settings.loss, LOSSES, ("auto", loss)),
+    ):
+        if isinstance(given, str) and given in known and given not in fitting:
+            rule = f"{' or '.join(map(repr, fitting))} or your own, because the labels are {kind}"
+            raise InputError.of(f"training.{key}", rule, given, text=repr(given))
+    return settings.replace(loss=loss) if settings.loss == "auto" else settings
 
 
 def spread(
@@ -206,17 +230,39 @@ def spread(
             future.cancel()
 
 
-def parts(size: int) -> list[slice]:
-    """The test samples in chunks, the same on every machine."""
-    return [slice(begin, min(begin + CHUNK, size)) for begin in range(0, size, CHUNK)]
+def parts(which: slice) -> list[slice]:
+    """Test samples in chunks, the same on every machine."""
+    end = which.stop
+    return [slice(begin, min(begin + CHUNK, end)) for begin in range(which.start, end, CHUNK)]
 
 
-def score(results: Iterable[Part], labels: npt.NDArray[np.int64], metrics: Metrics) -> Score:
-    """The score from the number of correct samples, the sum of losses and the logits of every chunk."""
-    correct, loss, logits = 0, 0.0, []
-    for chunk_correct, chunk_loss, chunk_logits in results:
+def score(results: Iterable[Part], labels: npt.NDArray[Any], metrics: Metrics) -> Score:
+    """The score from the number of correct samples, the sum of losses and the outputs of every chunk."""
+    correct, loss, chunks = 0, 0.0, []
+    for chunk_correct, chunk_loss, chunk_outputs in results:
         correct, loss = correct + chunk_correct, loss + chunk_loss
-        logits.append(chunk_logits)
-    size = len(labels)
-    values = metrics.values(labels, np.concatenate(logits)) if metrics else {}  # type: ignore[arg-type]
-    return Score(correct / size, loss / size, values)
+        chunks.append(chunk_outputs)
+    size, regression = len(labels), labels.dtype.kind == "f"
+    if not size:  # nothing was recorded in this period
+        return Score(math.nan, math.nan)
+    if not regression and not metrics:
+        return Score(correct / size, loss / size)
+    outputs = np.concatenate(chunks)  # type: ignore[arg-type]
+    outputs = outputs[:, 0] if regression else outputs
+    values = metrics.values(labels, outputs) if metrics else {}
+    if not regression:
+        return Score(correct / size, loss / size, values)
+    return Score(math.nan, loss / size, regression_scores(labels, outputs) | values)
+
+
+def regression_scores(labels: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
+    """The root mean squared error, and R² = 1 − Σ(y − ŷ)²/Σ(y − mean)²; NaN if all labels are equal.
+
+    >>> regression_scores(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
+    {'rmse': 0.7071067811865476, 'r2': 0.5}
+    """
+    truth = labels.astype(np.float64)
+    squares = float(np.sum((truth - predicted) ** 2))
+    spread_of = float(np.sum((truth - truth.mean()) ** 2))
+    r2 = 1 - squares / spread_of if spread_of > 0 else math.nan
+    return {"rmse": math.sqrt(squares / len(truth)), "r2": r2}

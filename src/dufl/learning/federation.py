@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.buffer import Snapshot
+from dufl.data.client_data import ClientData, Period
 from dufl.data.samples import IndexedSamples
-from dufl.data.simulation import Simulation
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
 from dufl.learning.arrivals import Arrivals
@@ -36,7 +36,8 @@ class Record:
 
     Attributes:
         round: t.
-        accuracy: on the test samples, after the round.
+        accuracy: on the test samples, after the round; NaN for regression. With recorded data, the test
+            samples are those of the round's period.
         loss: mean loss on the test samples, after the round.
         total_volume: the number of samples that all clients hold together.
         mean_age: the measured mean age of these samples.
@@ -52,7 +53,10 @@ class Record:
         dropped: the clients that were sampled and did not reply.
         refused: the clients whose updates were not used, with the reason.
         seconds: the duration of the round; the only entry that differs between equal runs.
-        metrics: user-defined metrics on the test samples, by name.
+        metrics: user-defined metrics on the test samples, by name; for regression also `rmse` and `r2`.
+        shortfall: the number of samples that should have joined the buffers for this round, and that
+            streams did not have.
+        period: the recorded time of the round; None if data is not recorded.
     """
 
     round: int
@@ -73,32 +77,35 @@ class Record:
     refused: dict[str, str]
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
+    shortfall: int = 0
+    period: Period | None = None
 
 
 class Federation:
     """Clients with their buffers, a server with its model, and the number of completed rounds."""
 
     def __init__(
-        self, game: Game, simulation: Simulation, policy: Policy, settings: Training, engine: Engine
+        self, game: Game, data: ClientData, policy: Policy, settings: Training, engine: Engine
     ) -> None:
         self.round = 0
         self.weights, self.model_buffers = engine.start
         self._game = game
-        self._simulation = simulation
+        self._data = data
         self._policy = policy
         self._settings = settings
         self._engine = engine
         self._algorithm = settings.make_algorithm()
         self._state = self._algorithm.init(self.weights, game.clients.size, settings)
-        self._streams = [simulation.stream(k) for k in range(game.clients.size)]
+        self._streams = [data.stream(k) for k in range(game.clients.size)]
         sizes = [policy.size(k) for k in range(game.clients.size)]
         self._check_memory(sizes, 0)
         self._buffers = [
-            simulation.buffer(k, size, float(game.clients.initial_staleness[k]))
+            data.buffer(k, size, float(game.clients.initial_staleness[k]))
             for k, size in enumerate(sizes)
         ]
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
+        self._missing = sum(sizes) - sum(map(len, self._buffers))  # samples that streams did not have
 
     @property
     def done(self) -> bool:
@@ -117,9 +124,12 @@ class Federation:
             weights, state = self._algorithm.apply(self._state, self.weights, arrivals)
         self.weights, self._state = weights, state
         self.model_buffers = arrivals.model_buffers.value(self.model_buffers)
-        evaluation = self._background.submit(self._engine.evaluate, self.weights, self.model_buffers)
+        which = self._data.test_range(self.round)
+        evaluation = self._background.submit(self._engine.evaluate, self.weights, self.model_buffers, which)
         accounts = self._account(snapshots, bool(arrivals.used))
-        self._update_data(fresh.result())
+        shortfall = self._missing
+        collected, self._missing = fresh.result()
+        self._update_data(collected)
         score = evaluation.result()
         self.round += 1
         return Record(
@@ -130,6 +140,8 @@ class Federation:
             refused=arrivals.refused,
             seconds=time.perf_counter() - began,
             metrics=score.metrics,
+            shortfall=shortfall,
+            period=self._data.period(self.round - 1),
             **accounts,
         )
 
@@ -147,8 +159,8 @@ class Federation:
         self._history[:, t] = policy.payment(t) if paid else 0.0, total, age
         cost = cost_of_rounds(self._game, *self._history[:, : t + 1])
         planned = policy.planned_staleness(t)
-        present = np.zeros(self._simulation.arrival.num_classes, bool)
-        for snapshot in snapshots:
+        present = np.zeros(0 if self._data.regression else self._data.num_classes, bool)
+        for snapshot in snapshots if len(present) else []:
             present[snapshot.samples.labels] = True
         return {
             "round": t,
@@ -164,19 +176,24 @@ class Federation:
             "volumes": volumes,
         }
 
-    def _collect(self) -> list[tuple[int, IndexedSamples]]:
-        """How many samples every client conserves, and what it collects; empty after the last round."""
+    def _collect(self) -> tuple[list[tuple[int, IndexedSamples]], int]:
+        """How many samples every client conserves and what it collects, and the number of missing samples.
+
+        Nothing is collected after the last round.
+        """
         if self.round + 1 == self._game.num_rounds:
-            return []
+            return [], 0
         steps = [self._policy.step(k, self.round, len(buffer)) for k, buffer in enumerate(self._buffers)]
         self._check_memory([keep + count for keep, count in steps], self.round + 1)
-        collected = []
+        collected, missing = [], 0
         for stream, (keep, count) in zip(self._streams, steps, strict=True):
-            collected.append((keep, stream.collect(count, self.round) if count else IndexedSamples([], [])))
-        return collected
+            fresh = stream.collect(count, self.round) if count else IndexedSamples([], [])
+            collected.append((keep, fresh))
+            missing += count - len(fresh)
+        return collected, missing
 
     def _check_memory(self, sizes: list[int], round: int) -> None:
-        self._simulation.check_memory(sizes, f"in round {round} by the policy")
+        self._data.check_memory(sizes, f"in round {round} by the policy")
 
     def _update_data(self, collected: list[tuple[int, IndexedSamples]]) -> None:
         """Every buffer conserves, discards, merges and ages."""
@@ -195,6 +212,7 @@ class Federation:
             "weights": self.weights,
             "model_buffers": self.model_buffers,
             "history": self._history,
+            "missing": np.array(self._missing),
             "sizes": np.array([len(snapshot.ages) for snapshot in snapshots]),
             "next_ids": np.array([buffer.next_id for buffer in self._buffers]),
             "indices": np.concatenate([snapshot.samples.indices for snapshot in snapshots]),
@@ -212,7 +230,7 @@ class Federation:
         ):
             if state[name].shape != like.shape:
                 raise ValueError(f"{name} of shape {state[name].shape}, not {like.shape}")
-        self.round = int(state["round"])
+        self.round, self._missing = int(state["round"]), int(state["missing"])
         self.weights, self.model_buffers, self._history = (
             state["weights"],
             state["model_buffers"],
@@ -225,10 +243,10 @@ class Federation:
         }
         edges = np.cumsum(state["sizes"])[:-1]
         indices, ages, ids = (np.split(state[name], edges) for name in ("indices", "ages", "ids"))
-        labels, advanced = self._simulation.pool.labels, min(self.round, self._game.num_rounds - 1)
+        labels, advanced = self._data.pool.labels, min(self.round, self._game.num_rounds - 1)
         for k, next_id in enumerate(state["next_ids"]):
             snapshot = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
-            self._buffers[k] = self._simulation.restore(k, snapshot, advanced, int(next_id))
+            self._buffers[k] = self._data.restore(k, snapshot, advanced, int(next_id))
 
 
 def participants(settings: Training, num_clients: int, round: int) -> tuple[list[int], list[int]]:

@@ -90,9 +90,9 @@ class LocalModel:
         weights: Vector,
         model_buffers: Vector,
         features: npt.NDArray[np.float32],
-        labels: npt.NDArray[np.int64],
+        labels: npt.NDArray[Any],
     ) -> tuple[int, float, npt.NDArray[np.float32]]:
-        """The number of correct samples, the sum of losses, and the logits."""
+        """The number of correct samples (0 for regression), the sum of losses, and the outputs."""
         with calling("model", self._settings.model, "while it was tested"):
             return self._evaluate(weights, model_buffers, features, labels)
 
@@ -101,7 +101,7 @@ class LocalModel:
         weights: Vector,
         model_buffers: Vector,
         features: npt.NDArray[np.float32],
-        labels: npt.NDArray[np.int64],
+        labels: npt.NDArray[Any],
     ) -> tuple[int, float, npt.NDArray[np.float32]]:
         self._load(weights, model_buffers)
         self._model.eval()
@@ -112,7 +112,8 @@ class LocalModel:
                 with self._precision():
                     logits = self._logits(self._tensor(features[batch.numpy()]))
                 logits = logits.float()
-                correct += int((logits.argmax(1) == targets[batch]).sum())
+                if not targets.is_floating_point():
+                    correct += int((logits.argmax(1) == targets[batch]).sum())
                 loss += self._total_loss(logits, targets[batch])
                 all_logits.append(logits.cpu().numpy())
         return correct, loss, np.concatenate(all_logits)
@@ -190,6 +191,8 @@ def _loss(settings: Training) -> Callable[[torch.Tensor, torch.Tensor], torch.Te
     """The mean loss of a batch."""
     if settings.loss == "cross_entropy":
         return functional.cross_entropy
+    if settings.loss == "squared_error":
+        return lambda outputs, labels: functional.mse_loss(outputs[:, 0], labels)
     spec = settings.loss
     own = resolve("loss", spec)
     if isinstance(own, type):
@@ -197,8 +200,9 @@ def _loss(settings: Training) -> Callable[[torch.Tensor, torch.Tensor], torch.Te
             own = own()
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        outputs = logits[:, 0] if labels.is_floating_point() else logits
         with calling("loss", spec):
-            value = own(logits, labels)
+            value = own(outputs, labels)
         if not isinstance(value, torch.Tensor) or value.ndim:
             got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise InputError.of(f"the output of loss {describe(spec)!r}", "a tensor of one number", got)

@@ -41,7 +41,10 @@ def build(spec: Spec, shape: tuple[int, ...], num_classes: int, seed: int = 0) -
 
 
 class Logistic(nn.Sequential):
-    """Multinomial logistic regression, initialized with zeros: the loss is convex, so any start will do."""
+    """Multinomial logistic regression, initialized with zeros: the loss is convex, so any start will do.
+
+    With one output and the squared error it is linear regression.
+    """
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(nn.Flatten(), _zeroed(nn.Linear(torch.Size(shape).numel(), num_classes)))
@@ -134,6 +137,7 @@ class Residual(nn.Module):
 
 OURS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "logistic": Logistic,
+    "linear": Logistic,
     "cnn": LightCNN,
     "resnet18": ResNet18,
     "resnet18-coarse": partial(ResNet18, coarse=True),

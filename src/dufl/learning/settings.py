@@ -17,8 +17,8 @@ from dufl.learning.own import OwnAlgorithm
 from dufl.plugins import Spec, check_spec, describe
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
-MODELS = ("logistic", "cnn", "resnet18", "resnet18-coarse")
-LOSSES = ("cross_entropy",)
+MODELS = ("logistic", "linear", "cnn", "resnet18", "resnet18-coarse")
+LOSSES = ("auto", "cross_entropy", "squared_error")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -60,10 +60,14 @@ class Training(Inputs):
         algorithm: "fedavg", "fedprox", "feddyn", or a user-defined one; see `dufl.learning.algorithm`.
         proximal_mu: μ of FedProx.
         feddyn_alpha: α of FedDyn.
-        model: "logistic", "cnn", "resnet18", "resnet18-coarse", or a user-defined `torch.nn.Module`: an
-            object, or a class or function that is called with `shape` and `num_classes` if it accepts them.
-        loss: "cross_entropy", or a function of (logits, labels) that returns the mean loss of a batch.
-        metrics: functions of (labels, logits) on the test samples, by name or in a list.
+        model: "logistic", "cnn", "resnet18", "resnet18-coarse", "linear" for regression, or a user-defined
+            `torch.nn.Module`: an object, or a class or function that is called with `shape` and
+            `num_classes` (1 for regression) if it accepts them.
+        loss: "cross_entropy" for classes, "squared_error" for regression, "auto" for whichever fits the
+            labels, or a function of (logits, labels) that returns the mean loss of a batch. For regression
+            it is called with (predictions, labels).
+        metrics: functions of (labels, logits) on the test samples, by name or in a list. For regression they
+            are called with (labels, predictions).
         local_epochs: epochs of local training per round.
         batch_size: samples per step; a smaller buffer is one batch.
         learning_rate: of local SGD.
@@ -82,7 +86,7 @@ class Training(Inputs):
     proximal_mu: NonNegative = 0.01
     feddyn_alpha: Positive = 0.1
     model: Annotated[Spec, _plugin("model", MODELS)] = "logistic"
-    loss: Annotated[Spec, _plugin("loss", LOSSES)] = "cross_entropy"
+    loss: Annotated[Spec, _plugin("loss", LOSSES)] = "auto"
     metrics: Annotated[Any, BeforeValidator(_metrics)] = Field(default_factory=dict)  # a mapping
     local_epochs: Count = 20
     batch_size: Count = 64
@@ -103,8 +107,8 @@ class Training(Inputs):
 
     @property
     def compiled(self) -> bool:
-        """Whether the compiled kernel is used: the logistic model and its loss, on the CPU, in float32."""
-        plain = self.model == "logistic" and self.loss == "cross_entropy"
+        """Whether the compiled kernel is used: a linear model and its loss, on the CPU, in float32."""
+        plain = self.model in ("logistic", "linear") and isinstance(self.loss, str) and self.loss in LOSSES
         return plain and self.device in ("auto", "cpu") and self.precision == "float32"
 
     def make_algorithm(self) -> Algorithm:

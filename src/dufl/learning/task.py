@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
-from dufl.data.samples import Features
+from dufl.data.samples import Features, Labels
 from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.settings import Training
 
@@ -30,7 +30,7 @@ class Task:
     client: int
     round: int
     indices: Integers
-    labels: Integers
+    labels: Labels
     ages: Integers
     ids: Integers
     penalty: LocalPenalty

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from dufl.data.datasets import Dataset
+from dufl.data.client_data import ClientData
 from dufl.data.samples import Features
-from dufl.data.simulation import Simulation
 from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.engine import Metrics, Named, Score, parts, score
@@ -28,26 +27,27 @@ from dufl.plugins import describe
 class TorchEngine:
     """An engine whose worker processes train with torch."""
 
-    def __init__(self, dataset: Dataset, simulation: Simulation, settings: Training, most: int) -> None:
+    def __init__(self, data: ClientData, settings: Training, most: int) -> None:
         """Start at most `most` workers."""
         device = find_device(settings)
-        self._labels, self._metrics = dataset.test.labels, Metrics(settings)
+        self._labels, self._metrics = data.test.labels, Metrics(settings)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the engine)
-        train, test = self._mapped(simulation.pool.features), self._mapped(dataset.test.features)
-        local = settings.replace(algorithm="fedavg", model="logistic", loss="cross_entropy", metrics={})
+        train = self._mapped(data.pool.features)
+        test = train if data.test is data.pool else self._mapped(data.test.features)
+        local = settings.replace(algorithm="fedavg", model="logistic", loss="auto", metrics={})
         setup = Setup(
             local,
             device,
-            simulation.ageing,
-            simulation.seed,
-            dataset.shape,
-            dataset.num_classes,
+            data.ageing,
+            data.seed,
+            data.pool.shape,
+            data.num_classes,
             train,
             test,
-            dataset.test.labels,
+            data.test.labels,
             tuple(folder or os.getcwd() for folder in sys.path),
             _pickled(settings),
-            bool(settings.metrics),
+            bool(settings.metrics) or data.regression,
         )
         count = min(settings.num_workers, most) if device == "cpu" else 1
         self.workers = Workers(count, setup, [self._file.fileno()])
@@ -72,10 +72,11 @@ class TorchEngine:
         """Train every client from the same weights."""
         return self.workers.do(Train(weights, model_buffers, task) for task in tasks)
 
-    def evaluate(self, weights: Vector, model_buffers: Vector) -> Score:
-        """Evaluate a model on the test samples."""
-        jobs = (Evaluate(weights, model_buffers, part) for part in parts(len(self._labels)))
-        return score(self.workers.do(jobs), self._labels, self._metrics)
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+        """Evaluate a model on some of the test samples; on all by default."""
+        which = slice(0, len(self._labels)) if which is None else which
+        jobs = (Evaluate(weights, model_buffers, part) for part in parts(which))
+        return score(self.workers.do(jobs), self._labels[which], self._metrics)
 
     def named(self, weights: Vector, model_buffers: Vector) -> Named:
         """The weights by their names in the model."""

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.samples import Features, Samples
 from dufl.errors import InputError, PluginError, plugin_traceback
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.settings import Training
-from dufl.learning.task import Integers, Task
+from dufl.learning.task import Task
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Setup:
     num_classes: int
     train: Mapped
     test: Mapped
-    test_labels: Integers
+    test_labels: npt.NDArray[Any]
     path: tuple[str, ...]  # import path of user-defined modules
     plugins: bytes  # the model and the loss, by cloudpickle: unpickled once `path` is set
     logits: bool  # whether evaluations return them
