@@ -27,7 +27,9 @@ from real_data import FOLDERS, REAL, real
 
 @cache
 def loaded(name: str) -> Dataset:
-    return load_dataset(name, real(name) if name != "digits" else None)
+    dataset = load_dataset(name, real(name) if name != "digits" else None)
+    assert isinstance(dataset, Dataset)
+    return dataset
 
 
 # By dataset and number of training samples: smallest and largest class, first labels, mean and deviation of
@@ -343,6 +345,7 @@ def test_one_s_own_npz(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, **own())
     dataset = load_dataset(path)
+    assert isinstance(dataset, Dataset)
     assert dataset.describe() == "mine: 6 train and 2 test samples of shape (1, 5, 4), 3 classes"
     assert (dataset.source, dataset.whole, dataset.verified) == (path, True, False)
     np.testing.assert_array_equal(dataset.train.features[:, 0], GREY)
@@ -489,7 +492,7 @@ def test_a_function_as_the_source() -> None:
 
     assert load_dataset(mine).class_names == ("a", "b", "c")
     with pytest.raises(InputError, match="a Dataset or the four arrays"):
-        load_dataset(lambda: (GREY, LABELS))  # type: ignore[arg-type, return-value]
+        load_dataset(lambda: (GREY, LABELS))
 
 
 MEMORY = """

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
 from dufl.data.datasets import Dataset, load_dataset, own_dataset
+from dufl.data.recording import Recording
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
@@ -149,7 +150,10 @@ class Data(Inputs):
         if isinstance(spec, Dataset):
             return spec
         if isinstance(spec, str) and not is_import_path(spec) and not is_description(spec):
-            return load_dataset(spec, self.data_dir)
+            loaded = load_dataset(spec, self.data_dir)
+            if isinstance(loaded, Recording):
+                raise InputError.of("dataset", "a dataset of training and test samples", f"recording {spec}")
+            return loaded
         return own_dataset(describe(spec), make_plugin("dataset", spec))
 
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:

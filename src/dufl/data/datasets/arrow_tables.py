@@ -16,7 +16,8 @@ from dufl.data.recording import Recording, Task, first_not_finite
 from dufl.data.samples import max_samples
 from dufl.errors import InputError
 
-ROWS = 1 << 16  # in a batch
+ROWS = 1 << 15  # in a batch
+BUFFER = 1 << 16  # bytes of a column that are read ahead; without it, whole columns are
 
 
 def read_parquet(path: Path, name: str, columns: Columns, task: Task) -> Recording:
@@ -24,8 +25,10 @@ def read_parquet(path: Path, name: str, columns: Columns, task: Task) -> Recordi
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        raise InputError("a .parquet file needs pyarrow: pip install 'dufl[tables]'", field=str(path)) from None
-    with refusing(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+        raise InputError(
+            "a .parquet file needs pyarrow: pip install 'dufl[tables]'", field=str(path)
+        ) from None
+    with refusing(path), parquet.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER) as file:
         roles = roles_of(file.schema_arrow.names, columns, str(path))
         used = [roles.names[place] for place in roles.used]
         batches = file.iter_batches(ROWS, columns=used, use_threads=False)
@@ -54,7 +57,7 @@ def from_batches(
     joined = {place: np.concatenate(parts) for place, parts in others.items()}
     times = joined[roles.time]
     if times.dtype.kind == "O":
-        times = date_times(roles, times)
+        times = date_times(roles, times.tolist())
     clients = None if roles.client is None else _classes(joined[roles.client])
     labels = joined[roles.label]
     labels = labels if task == "regression" else _classes(labels)
@@ -113,13 +116,12 @@ def _values(roles: Roles, place: int, column: Any) -> npt.NDArray[Any]:
     if types.is_dictionary(column.type):
         distinct = np.empty(len(column.dictionary), object)
         distinct[:] = column.dictionary.to_pylist()
-        return distinct[column.indices.to_numpy(zero_copy_only=False)]
+        return np.asarray(distinct[column.indices.to_numpy(zero_copy_only=False)])
     if types.is_decimal(column.type):
         column = column.cast("float64")
     if types.is_nested(column.type) or types.is_binary(column.type):
         raise InputError.of(f"{roles.where}: {roles.column(place)}", "numbers, texts or dates", column.type)
-    values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return values
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _classes(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Recordings from CSV files: a header, then one row per sample. Rows are converted some thousand at a time."""
+"""Recordings from CSV files: a header, then one row per sample."""
 
 import csv
 import gzip
@@ -30,7 +30,7 @@ LONGEST_LINE = 1 << 22  # characters
 
 
 def read_csv(path: Path, name: str, columns: Columns, task: Task) -> Recording:
-    """The recording in a `.csv` or `.csv.gz`, separated by commas, in UTF-8 with or without a byte order mark."""
+    """The recording in a `.csv` or `.csv.gz`: commas, and UTF-8 with or without a byte order mark."""
     with refusing(path), path.open("rb") as file:
         plain = gzip.GzipFile(fileobj=file, mode="rb") if path.suffix == ".gz" else file
         _check_mark(path, plain.peek(2)[:2])

@@ -1,7 +1,8 @@
 """The known recordings: what they are, where their files are, and where they are published.
 
-`weather` comes with DUFL. The others have no licence that permits it: their files are searched for in the data
-folders, as `drift/NAME.npz` or `NAME.npz`. Nobody publishes these files. They are made from the published ones.
+`weather` comes with DUFL. The others have no licence that permits it: their files are searched for in the
+data folders, as `drift/NAME.npz` or `NAME.npz`. Nobody publishes these files. They are made from the
+published ones.
 """
 
 from dataclasses import dataclass, replace
@@ -61,8 +62,8 @@ RECORDINGS: dict[str, KnownRecording] = {
             2,
             "day",
             "U.S. National Oceanic and Atmospheric Administration; prepared by R. Elwell and R. Polikar, "
-            '"Incremental learning of concept drift in nonstationary environments", IEEE Transactions on Neural '
-            "Networks 22(10), 2011",
+            '"Incremental learning of concept drift in nonstationary environments", IEEE Transactions on '
+            "Neural Networks 22(10), 2011",
             "https://users.rowan.edu/~polikar/nse.html",
             "sha256:cde228dca3c285efbb0fc8b3b9d8602bfeb18ea6771d57dc4dc919c004c4a77f",
             (
@@ -85,8 +86,8 @@ RECORDINGS: dict[str, KnownRecording] = {
             33,
             6,
             "record",
-            'V. M. A. Souza et al., "Challenges in benchmarking stream learning algorithms with real-world data", '
-            "Data Mining and Knowledge Discovery 34, 2020",
+            'V. M. A. Souza et al., "Challenges in benchmarking stream learning algorithms with real-world '
+            'data", Data Mining and Knowledge Discovery 34, 2020',
             "https://sites.google.com/view/uspdsrepository",
             "sha256:b038d8a6aed2387d99d3cd77c47de4f187546494a11a7410883da8c5fbefc23c",
         ),
@@ -97,7 +98,8 @@ RECORDINGS: dict[str, KnownRecording] = {
             6,
             2,
             "30 minutes",
-            'M. Harries, "SPLICE-2 comparative evaluation: electricity pricing", University of New South Wales, 1999',
+            'M. Harries, "SPLICE-2 comparative evaluation: electricity pricing", University of New South '
+            "Wales, 1999",
             "https://www.openml.org/d/151",
             "sha256:ea7550a6da30d48526c3c5e304e30ad1bc88309ac31c09bf05963fad71a102c8",
             ("day of week", "period", "NSW demand", "Victoria price", "Victoria demand", "transfer"),
@@ -110,8 +112,9 @@ RECORDINGS: dict[str, KnownRecording] = {
             10,
             4,
             "record",
-            'V. M. A. Souza et al., "Data stream classification guided by clustering on nonstationary environments '
-            'and extreme verification latency", SIAM International Conference on Data Mining, 2015',
+            'V. M. A. Souza et al., "Data stream classification guided by clustering on nonstationary '
+            'environments and extreme verification latency", SIAM International Conference on Data '
+            "Mining, 2015",
             _LOSING,
             "sha256:022e3c3f537930c001088279aa4ad4b09aec1b58889fb513853b43c9bd6d1c36",
         ),
@@ -174,10 +177,16 @@ def read_known(known: KnownRecording, path: Path) -> Recording:
     x, y = arrays["x"], arrays["y"]
     expected = f"{known.records:,} records of {known.num_features} features and {known.num_classes} classes"
     try:
-        found = make_recording(known.name, x, y, arrays["time"], feature_names=known.feature_names, source=path)
+        found = make_recording(
+            known.name, x, y, arrays["time"], feature_names=known.feature_names, source=path
+        )
     except InputError as error:
         raise InputError(f"{path}: {error}", field=error.field, rule=error.rule) from None
-    if (len(found), *found.shape, found.num_classes) != (known.records, known.num_features, known.num_classes):
+    if (len(found), *found.shape, found.num_classes) != (
+        known.records,
+        known.num_features,
+        known.num_classes,
+    ):
         got = f"{len(found):,} records of shape {found.shape} and {found.num_classes} classes"
         raise InputError.of(str(path), f"the recording {known.name} with {expected}", got)
     return replace(found, class_names=known.class_names) if known.class_names else found
@@ -193,7 +202,7 @@ def verify_known(known: KnownRecording, path: Path) -> bool:
 
 
 def fetch_known(known: KnownRecording, folder: Path) -> Path | None:
-    """The file of a known recording if it is there, None if it needs none; raises where to get it otherwise."""
+    """The file of a known recording; None if it needs none. If it is missing, the error says where it is."""
     if known.embedded:
         return None
     path = find_file(known, folder)

@@ -89,17 +89,16 @@ def from_hugging_face(source: Any, name: str, columns: Columns, task: Task) -> R
 
 
 def from_map_style(source: Any, name: str, task: Task) -> Recording:
-    """The recording in a dataset of (x, y, time) or (x, y, time, client), or of dictionaries with these keys."""
+    """The recording in a dataset of (x, y, time[, client]), or of dictionaries with these keys."""
     count = len(source)
     if not count:
         raise InputError.of("the dataset", "a dataset with samples", "none")
-    features: npt.NDArray[Any] | None = None
-    others: list[list[Any]] = []
+    x, *rest = _parts(source[0], "sample 1 of the dataset")
+    features = _room(_sample(x, 0), count)
+    others: list[list[Any]] = [[] for _ in rest]
     for row in range(count):
         x, *rest = _parts(source[row], f"sample {row + 1:,} of the dataset")
         array = _sample(x, row)
-        if features is None:
-            features, others = _room(array, count), [[] for _ in rest]
         if array.shape != features.shape[1:] or len(rest) != len(others):
             rule = f"like sample 1, x of shape {features.shape[1:]} and {len(others)} other values"
             raise InputError.of(f"sample {row + 1:,}", rule, f"{array.shape} and {len(rest)}")
@@ -160,11 +159,9 @@ def _column(values: Sequence[Any]) -> npt.NDArray[Any]:
     array = np.empty(len(values), object)
     array[:] = values
     kinds = {type(value) for value in values}
-    return array.astype(np.float64) if kinds <= {int, float, bool} and float in kinds else _whole(array, kinds)
-
-
-def _whole(array: npt.NDArray[Any], kinds: set[type]) -> npt.NDArray[Any]:
-    return array.astype(np.int64) if kinds <= {int, bool} else array
+    if kinds <= {int, bool}:
+        return array.astype(np.int64)
+    return array.astype(np.float64) if kinds <= {int, float, bool} else array
 
 
 def _series(roles: Roles, place: int, frame: Any) -> npt.NDArray[Any]:

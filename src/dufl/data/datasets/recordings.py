@@ -128,7 +128,9 @@ def _from_npz(path: Path, name: str, columns: Columns, task: Task) -> Recording:
         raise InputError.of(str(path), f"an .npz with {', '.join(ARRAYS)}", ", ".join(arrays))
     with refusing(path):  # texts of an .npz may have characters that do not exist
         try:
-            return make_recording(name, *(arrays[key] for key in ARRAYS if key in arrays), task=task, source=path)
+            return make_recording(
+                name, *(arrays[key] for key in ARRAYS if key in arrays), task=task, source=path
+            )
         except InputError as error:
             raise prefixed(str(path), error) from None
 

@@ -133,11 +133,20 @@ def assemble(
 ) -> Recording:
     """The recording of a table whose columns have been read."""
     client = CLIENT if roles.client is None else roles.names[roles.client]
-    called = ("features", *(f"column {n!r}" for n in (roles.names[roles.label], roles.names[roles.time], client)))
+    label, time = roles.column(roles.label), roles.column(roles.time)
+    called = ("features", label, time, f"column {client!r}")
     chosen = [roles.names[place] for place in roles.features]
     try:
         return make_recording(
-            name, features, labels, times, clients, task=task, feature_names=chosen, columns=called, source=source
+            name,
+            features,
+            labels,
+            times,
+            clients,
+            task=task,
+            feature_names=chosen,
+            columns=called,
+            source=source,
         )
     except InputError as error:
         raise prefixed(roles.where, error) from None
@@ -151,9 +160,7 @@ def text_times(roles: Roles, texts: Sequence[str]) -> npt.NDArray[Any]:
     return _converted(roles, roles.time, texts, _microseconds, rule, np.int64).view("datetime64[us]")
 
 
-def text_numbers(
-    roles: Roles, place: int, texts: Sequence[str], start: int = 0
-) -> npt.NDArray[np.float64]:
+def text_numbers(roles: Roles, place: int, texts: Sequence[str], start: int = 0) -> npt.NDArray[np.float64]:
     """Numbers of text, of which `start` rows come before; raises for the first cell that is none."""
     together = "".join(texts)
     if together.isascii() and "_" not in together:  # `float` accepts 1_000 and other alphabets
@@ -185,7 +192,9 @@ def date_times(roles: Roles, values: Sequence[Any]) -> npt.NDArray[Any]:
     if isinstance(first, str):
         return text_times(roles, [value if isinstance(value, str) else "" for value in values])
     if hasattr(first, "isoformat"):
-        return text_times(roles, [value.isoformat() if hasattr(value, "isoformat") else "" for value in values])
+        return text_times(
+            roles, [value.isoformat() if hasattr(value, "isoformat") else "" for value in values]
+        )
     return _converted(roles, roles.time, values, _plain_number, "a number or a date", np.float64)
 
 
