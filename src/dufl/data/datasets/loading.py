@@ -66,7 +66,7 @@ def load_dataset(
     if name in RECORDINGS or recording_suffix(path):
         return load_recording(source, data_dir=data_dir)
     names = [*CATALOGUE, *RECORDINGS]
-    near = nearest(name, names)
+    near = "" if path.suffix else nearest(name, names)
     listed = f"known are {', '.join(names)}, or give a file of type {', '.join(SUFFIXES)}"
     advice = f"did you mean {near!r}?" if near else listed
     raise InputError(f"unknown dataset {name!r}: {advice}", field="dataset", value=name)

@@ -77,7 +77,7 @@ def _by_name(source: str | Path, columns: Columns, task: Task, data_dir: str | P
     suffix = recording_suffix(path)
     if not suffix:
         known = f"known are {', '.join(RECORDINGS)}, or give a file of type {', '.join(SUFFIXES)}"
-        advice = did_you_mean(name, RECORDINGS) or known
+        advice = known if path.suffix else did_you_mean(name, RECORDINGS) or known
         raise InputError(f"unknown recording {name!r}: {advice}", field="source", value=name)
     stem = path.name[: -len(suffix)]
     if suffix == ".npz":

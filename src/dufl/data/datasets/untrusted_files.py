@@ -244,4 +244,12 @@ def _from_npy(path: Path, name: str, member: IO[bytes], largest: int, kinds: str
         position += len(part)
     if member.read(1):  # reading to the end also checks the CRC of the member
         raise InputError.of(f"{name} in {path}", f"{size:,} bytes long", "more")
+    if kind.kind == "U" and not _valid_texts(flat):
+        raise InputError.of(f"{name} in {path}", "texts of valid characters", "others")
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _valid_texts(texts: npt.NDArray[np.str_]) -> bool:
+    """Whether all code points exist: NumPy stores any 32 bits, and Python fails later on some of them."""
+    points = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
+    return bool(((points < 0xD800) | ((points > 0xDFFF) & (points <= 0x10FFFF))).all())
