@@ -187,7 +187,7 @@ SECONDS = [1709078400.0, 1709121600.0, 1709164800.5, 1709251200.0]
 
 @pytest.mark.parametrize("dates", DATES)
 def test_dates_of_a_csv_file(dates: list[str], tmp_path: Path) -> None:
-    table = {"a": [1, 2, 3, 4], "label": ["x", "y", "x", "y"], "time": dates}
+    table: dict[str, list[Any]] = {"a": [1, 2, 3, 4], "label": ["x", "y", "x", "y"], "time": dates}
     found = load_recording(write_csv(tmp_path / "dates.csv", table))
     assert (found.times.tolist(), found.dated) == (SECONDS, True)
     assert found.class_names == ("x", "y")
