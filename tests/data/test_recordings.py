@@ -158,6 +158,12 @@ def test_a_recording_is_returned_as_it_is() -> None:
     assert load_recording(recording) is recording
     assert load_recording(lambda: recording) is recording
     assert load_dataset(lambda: recording) is recording
+    items = [(X[n], Y[n], TIME[n]) for n in range(COUNT)]
+
+    def sensor() -> list[Any]:
+        return items
+
+    assert load_recording(sensor).name == "sensor"
     assert make_recording("mine", X, Y, TIME).samples.features is X  # not copied
 
 

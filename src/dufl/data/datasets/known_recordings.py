@@ -115,7 +115,7 @@ RECORDINGS: dict[str, KnownRecording] = {
             'V. M. A. Souza et al., "Data stream classification guided by clustering on nonstationary '
             'environments and extreme verification latency", SIAM International Conference on Data '
             "Mining, 2015",
-            _LOSING,
+            "https://sites.google.com/site/nonstationaryarchive/",
             "sha256:022e3c3f537930c001088279aa4ad4b09aec1b58889fb513853b43c9bd6d1c36",
         ),
         KnownRecording(
@@ -125,7 +125,8 @@ RECORDINGS: dict[str, KnownRecording] = {
             27,
             10,
             "record; ten consecutive records are one picture",
-            "V. Losing, B. Hammer, H. Wersing, IEEE International Conference on Data Mining, 2016",
+            "V. Losing, B. Hammer, H. Wersing, IEEE International Conference on Data Mining, 2016, "
+            "https://ieeexplore.ieee.org/document/7837853",
             _LOSING,
             "sha256:f3a3d5e286a66e4930ed18359fc96dce35a9c0c3fc4bdbc8496238c9c1466974",
         ),
@@ -136,7 +137,8 @@ RECORDINGS: dict[str, KnownRecording] = {
             21,
             40,
             "record",
-            "V. Losing, B. Hammer, H. Wersing, International Joint Conference on Neural Networks, 2015",
+            "V. Losing, B. Hammer, H. Wersing, International Joint Conference on Neural Networks, 2015, "
+            "https://ieeexplore.ieee.org/document/7280610",
             _LOSING,
             "sha256:d9b3c5e3c929a29d6fd58d4c74a71bebfe32d7978325fd9b5ff4a3ed609c77f4",
         ),

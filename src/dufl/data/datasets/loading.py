@@ -51,7 +51,7 @@ def load_dataset(
     if callable(source):
         called, made = getattr(source, "__name__", "own"), source()
         if is_recording_source(made):
-            return load_recording(made)
+            return made if isinstance(made, Recording) else load_recording(made).renamed(called, None)
         return own_dataset(called, made)
     name = str(source)
     if name == "digits":
