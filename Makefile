@@ -22,7 +22,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 # What a developer and CI need.
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing dufl and its development tools into $(VENV)"
-	$(PIP) --editable '.[train,tensorboard,flower,web,dev]'
+	$(PIP) --editable '.[train,tensorboard,flower,web,tables,dev]'
 	@touch $@ $(VENV)/.run
 
 setup: $(VENV)/.dev
@@ -90,7 +90,7 @@ reproduction: $(VENV)/.dev
 constraints:
 	rm -rf $(VENV)-resolve && $(PYTHON) -m venv $(VENV)-resolve
 	$(VENV)-resolve/bin/pip install --quiet 'torch==2.13.0' hatchling
-	$(VENV)-resolve/bin/pip install --quiet '.[train,tensorboard,flower,web,dev]'
+	$(VENV)-resolve/bin/pip install --quiet '.[train,tensorboard,flower,web,tables,dev]'
 	{ head -n 1 constraints.txt; $(VENV)-resolve/bin/pip freeze --exclude dufl | sed 's/^\(torch==[0-9.]*\)+.*/\1/' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-resolve

@@ -1,6 +1,8 @@
 """`make bench`, second part: measures datasets, ageing, buffers and collection."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -40,6 +42,58 @@ def loading(console: Console) -> None:
         return
     took = min(times(lambda: load_dataset("mnist", folder), 3))
     console.print(f"loading MNIST from gzip files: {took:.2f} s (target: under 2)")
+
+
+TABLE_ROWS, TABLE_COLUMNS = 1_000_000, 20
+MEASURE = """
+import pathlib, resource, sys, time
+begin = time.perf_counter()
+from dufl.data.datasets import load_recording
+recording = load_recording(sys.argv[1])
+took, status = time.perf_counter() - begin, pathlib.Path("/proc/self/status")
+if status.exists():  # on Linux, ru_maxrss includes the process that started this one
+    peak = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+else:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(recording), took, peak)
+"""
+
+
+def tables(console: Console, folder: Path) -> None:
+    """Loading a large Parquet table and a CSV file as recordings, each in a process of its own."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        console.print("tables: skipped, they need pyarrow: pip install 'dufl[tables]'")
+        return
+    generator = np.random.default_rng(0)
+    columns: dict[str, Any] = {f"f{i}": generator.random(TABLE_ROWS) for i in range(TABLE_COLUMNS)}
+    columns |= {"label": generator.integers(0, 5, TABLE_ROWS), "time": np.arange(TABLE_ROWS) / 10}
+    parquet.write_table(pyarrow.table(columns), folder / "table.parquet")
+    took, peak = _loaded(folder / "table.parquet", TABLE_ROWS)
+    console.print(
+        f"a Parquet table of {TABLE_ROWS:,} × {TABLE_COLUMNS} numbers as a recording: {took:.2f} s, "
+        f"peak of the process {peak:.0f} MB (target: under 5 s and 500 MB)"
+    )
+    some = TABLE_ROWS // 10
+    rows = np.stack([column[:some] for column in columns.values()], axis=1)
+    np.savetxt(folder / "table.csv", rows, "%.9g", ",", header=",".join(columns), comments="")
+    took, peak = _loaded(folder / "table.csv", some)
+    console.print(
+        f"a CSV file of {some:,} × {TABLE_COLUMNS} numbers as a recording: {took:.2f} s, peak {peak:.0f} MB "
+        "(target: under 5 s)"
+    )
+
+
+def _loaded(path: Path, rows: int) -> tuple[float, float]:
+    """The seconds, including imports, and the peak of memory in MB of a process that loads a file."""
+    command = [sys.executable, "-c", MEASURE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, took, peak = done.stdout.split()
+    assert int(count) == rows
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, otherwise KiB
+    return float(took), int(peak) * unit / 1e6
 
 
 def memory_buffers(console: Console) -> None:
@@ -154,6 +208,8 @@ def main() -> None:
     console = Console(width=110)
     console.print("\nData", style="bold")
     loading(console)
+    with tempfile.TemporaryDirectory() as folder:
+        tables(console, Path(folder))
     memory_buffers(console)
     with tempfile.TemporaryDirectory() as folder:
         durable(console, Path(folder))

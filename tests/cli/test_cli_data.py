@@ -14,9 +14,10 @@ from PIL import Image
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
 from dufl.data.datasets.catalogue import CATALOGUE
+from dufl.data.datasets.known_recordings import RECORDINGS
 from dufl.report.sample_images import data_figure
 from mirror import mirror
-from real_data import real
+from real_data import real, real_recording
 
 
 @pytest.fixture
@@ -37,7 +38,8 @@ def test_list_when_nothing_is_there(data_command: Any, tmp_path: Path) -> None:
     lines = {line.split()[1]: line for line in out.splitlines() if line.startswith("│")}
     assert "embedded" in lines["digits"]
     assert "1,437" in lines["digits"]
-    for name in ("mnist", "fmnist", "svhn", "cifar10", "cifar100"):
+    assert all(word in lines["weather"] for word in ("embedded", "in DUFL", "18,159"))
+    for name in ("mnist", "fmnist", "svhn", "cifar10", "cifar100", "insects", "elec2", "rialto"):
         assert "missing" in lines[name]
         assert f"dufl data fetch {name}" in lines[name]
     assert "looked in ~/cache/dufl" in out
@@ -50,7 +52,9 @@ def test_list_as_json_says_what_the_loader_gives(data_command: Any) -> None:
     rows = {row["name"]: row for row in found["datasets"]}
     assert code == 0
     assert found["folders"][0] == str(folder)
-    assert list(rows) == list(CATALOGUE)
+    assert list(rows) == [*CATALOGUE, *RECORDINGS]
+    assert (rows["mnist"]["kind"], rows["mnist"]["records"]) == ("images", 0)
+    assert (rows["weather"]["kind"], rows["weather"]["records"]) == ("recording", 18_159)
     assert (rows["mnist"]["train"], rows["mnist"]["test"]) == (60_000, 10_000)
     assert rows["mnist"]["where"] == str(folder / "mnist")
     assert (rows["mnist"]["state"], rows["mnist"]["verified"]) == ("unverified", False)
@@ -101,9 +105,26 @@ def test_fetch(data_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_fetch_of_what_needs_none_and_of_what_nobody_knows(data_command: Any) -> None:
     assert data_command("fetch", "digits") == (0, "digits needs no files: it comes with scikit-learn\n", "")
+    assert data_command("fetch", "weather") == (0, "weather needs no files: it comes with DUFL\n", "")
     code, _, err = data_command("fetch", "mnits")
     assert code == 2
     assert "name must be one of digits, mnist" in err
+
+
+def test_fetch_of_a_recording_says_where_it_is(data_command: Any, tmp_path: Path) -> None:
+    code, out, err = data_command("fetch", "insects", "--data-dir", str(tmp_path / "data"))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert RECORDINGS["insects"].page in err
+    assert RECORDINGS["insects"].citation in err
+    assert str(tmp_path / "data" / "drift" / "insects.npz") in err
+    folder = real_recording("insects")
+    path = folder / "drift" / "insects.npz"
+    assert data_command("fetch", "insects", "--data-dir", str(folder)) == (0, f"verified: {path}\n", "")
+
+
+def test_show_of_a_recording(data_command: Any) -> None:
+    assert data_command("show", "weather") == (0, f"{load_dataset('weather').describe()}\n", "")
+    assert not Path("weather.png").exists()
 
 
 def test_show_writes_a_picture(data_command: Any, tmp_path: Path) -> None:

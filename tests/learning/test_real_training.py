@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dufl.data.datasets import load_dataset
+from dufl.data.datasets import Dataset, load_dataset
 from dufl.experiment.train import train
 from loading import load
 from real_data import real
@@ -21,6 +21,7 @@ CELLS = [(name, *cell, accuracy) for name, cells in PROTOTYPE.items() for cell, 
 @pytest.mark.parametrize(("name", "policy", "sigma", "accuracy"), CELLS)
 def test_accuracy_is_the_prototype_s(name: str, policy: str, sigma: float, accuracy: float) -> None:
     dataset = load_dataset(name, real(name))
+    assert isinstance(dataset, Dataset)
     changes = (f"time_sensitivity={sigma}", f"policy={policy}", f"data.dataset={name}")
     leader = (
         "leader.method=algorithm1",
@@ -35,6 +36,7 @@ def test_accuracy_is_the_prototype_s(name: str, policy: str, sigma: float, accur
 def test_the_cnn_learns_real_pictures(name: str, least: float, tmp_path: Path) -> None:
     """Ten rounds of five epochs; data update beats static, and both learn."""
     dataset = load_dataset(name, real(name))
+    assert isinstance(dataset, Dataset)
     changes = ("training.model=cnn", "training.local_epochs=5", "num_rounds=10", "time_sensitivity=1.25")
     found = {}
     for policy in ("static", "dufl"):

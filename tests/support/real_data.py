@@ -21,3 +21,10 @@ def real(name: str) -> Path:
     if not (REAL / FOLDERS[name]).is_dir():
         pytest.skip(f"no real {name} in {REAL}: set DUFL_DATA to a folder with {FOLDERS[name]}/")
     return REAL
+
+
+def real_recording(name: str) -> Path:
+    """The folder of all datasets, if it contains this recording; otherwise the test is skipped."""
+    if not (REAL / "drift" / f"{name}.npz").is_file():
+        pytest.skip(f"no recording {name} in {REAL}: set DUFL_DATA to a folder with drift/{name}.npz")
+    return REAL

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True, suggest_commands=False)
 
-Name = Annotated[str, typer.Argument(help="digits, mnist, fmnist, svhn, cifar10 or cifar100.")]
+Name = Annotated[str, typer.Argument(help="The name of a dataset or a recording; see dufl data list.")]
 Shown = Annotated[
-    str, typer.Argument(help="The name of a dataset, or an .npz file with x_train, y_train, x_test, y_test.")
+    str,
+    typer.Argument(
+        help="The name of a dataset or a recording; an .npz file with x_train, y_train, x_test, y_test; "
+        "or a file with times."
+    ),
 ]
 Folder = Annotated[
     Path | None,
@@ -45,17 +49,18 @@ def list_datasets(
 
     from dufl.data.datasets import listing
     from dufl.data.datasets.catalogue import CATALOGUE
+    from dufl.data.datasets.known_recordings import RECORDINGS
     from dufl.data.datasets.location import data_folders
     from dufl.experiment.files import to_json
 
     if data_dir and not data_dir.is_dir():
         raise InputError.of("--data-dir", "a folder that exists", data_dir)
-    rows = []
+    rows, names = [], [*CATALOGUE, *RECORDINGS]
     with progress_bar() as begin:
         advance = begin("verifying" if verify else "looking")
-        for name in CATALOGUE:
+        for name in names:
             rows.append(listing(name, data_dir, verify))
-            advance(len(rows) / len(CATALOGUE))
+            advance(len(rows) / len(names))
     folders = [str(folder) for folder in data_folders(data_dir)]
     if json:
         datasets = [asdict(row) | {"where": str(row.where) if row.where else None} for row in rows]
@@ -73,13 +78,19 @@ def list_datasets(
 @app.command()
 def fetch(name: Name, data_dir: Folder = None) -> None:
     """Download, verify and unpack a dataset. Verified files are not downloaded again."""
+    from dufl.data.datasets import listing
     from dufl.data.datasets.fetch import fetch
     from dufl.data.datasets.location import data_folders
 
     folder = data_folders(data_dir)[0]
     with _options(), progress_bar() as begin:
         path = fetch(name, folder, begin)
-    typer.echo(f"verified: {_short(path)}" if path else f"{name} needs no files: it comes with scikit-learn")
+    if path is None:
+        home = "scikit-learn" if name == "digits" else "DUFL"
+        typer.echo(f"{name} needs no files: it comes with {home}")
+        return
+    state = listing(name, folder, check=True).state if path.is_file() else "verified"  # a recording is a file
+    typer.echo(f"{state}: {_short(path)}")
 
 
 @app.command()
@@ -100,9 +111,10 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Draw samples with their labels at increasing ages."""
+    """Draw samples with their labels at increasing ages; of a recording, print what it has."""
     from dufl.data.ageing import Ageing
     from dufl.data.datasets import load_dataset
+    from dufl.data.recording import Recording
     from dufl.report.sample_images import check_image_file, data_figure, save_image
 
     ageing = Ageing(time_sensitivity=time_sensitivity, noise_scale=noise_scale, num_rounds=num_rounds)
@@ -111,9 +123,12 @@ def show(
     with _options(), progress_bar() as begin:
         begin("loading")
         dataset = load_dataset(name, data_dir)
-        begin("drawing")
-        save_image(data_figure(dataset, ageing), path)
-    typer.echo(f"{dataset.describe()}\nwritten: {path}")
+        if not isinstance(dataset, Recording):
+            begin("drawing")
+            save_image(data_figure(dataset, ageing), path)
+    typer.echo(dataset.describe())
+    if not isinstance(dataset, Recording):
+        typer.echo(f"written: {path}")
 
 
 @contextmanager
@@ -126,26 +141,38 @@ def _options() -> Iterator[None]:
 
 
 def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":
-    """One row per dataset. The image shape and the classes are shown only in a wide table."""
+    """One row per dataset or recording. The kind of data and the classes are shown only in a wide table."""
     from rich import box
     from rich.table import Table
 
-    from dufl.data.datasets.catalogue import CATALOGUE
-
+    counts = ("train", "test", "records")
     table = Table(box=box.SQUARE, title_justify="left")
-    for column in ("name", "image", "classes", "train", "test") if wide else ("name", "train", "test"):
-        table.add_column(column, justify="left" if column in ("name", "image") else "right", no_wrap=True)
+    for column in ("name", "data", "classes", *counts) if wide else ("name", *counts):
+        table.add_column(column, justify="left" if column in ("name", "data") else "right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("where", overflow="fold")
     for row in rows:
-        known = CATALOGUE[row.name]
-        channels, height, width = known.shape
-        image = f"{height}×{width} {'grey' if channels == 1 else 'RGB'}"
-        about = [image, str(len(known.class_names))] if wide else []
-        counts = _count(row.train, known.train), _count(row.test, known.test)
+        kind, classes, *numbers = _cells(row)
+        about = [kind, classes] if wide else []
         where = _short(row.where) if row.where else _elsewhere(row)
-        table.add_row(row.name, *about, *counts, _state(row, verify), where)
+        table.add_row(row.name, *about, *numbers, _state(row, verify), where)
     return table
+
+
+def _cells(row: "Listing") -> tuple[str, str, str, str, str]:
+    """The kind of data and the numbers of classes, training samples, test samples and records."""
+    from dufl.data.datasets.catalogue import CATALOGUE
+    from dufl.data.datasets.known_recordings import RECORDINGS
+
+    if row.kind == "recording":
+        recorded = RECORDINGS[row.name]
+        records = _count(row.records, recorded.records)
+        return f"{recorded.num_features} features", str(recorded.num_classes), "", "", records
+    known = CATALOGUE[row.name]
+    channels, height, width = known.shape
+    image = f"{height}×{width} {'grey' if channels == 1 else 'RGB'}"
+    counts = _count(row.train, known.train), _count(row.test, known.test)
+    return image, str(len(known.class_names)), *counts, ""
 
 
 def _count(present: int, total: int) -> str:
@@ -160,7 +187,8 @@ def _state(row: "Listing", verify: bool) -> str:
 
 
 def _elsewhere(row: "Listing") -> str:
-    return "in scikit-learn" if row.state == "embedded" else f"dufl data fetch {row.name}"
+    embedded = "in DUFL" if row.kind == "recording" else "in scikit-learn"
+    return embedded if row.state == "embedded" else f"dufl data fetch {row.name}"
 
 
 def _short(path: Path) -> str:

@@ -52,8 +52,9 @@ seed = 0
 # The following sections are for `dufl train` and `dufl compare` only.
 
 [data]
-dataset = "digits"           # mnist, fmnist, svhn, cifar10, cifar100, a path to an .npz file,
-#                            # or "package.module:function"
+dataset = "digits"           # mnist, fmnist, svhn, cifar10, cifar100, weather, insects, …, the path of an
+#                            # .npz, .csv or .parquet file, or "package.module:function"
+kind = "auto"                # "recorded" if samples have times, "simulated" if they arrive and age artificially
 # data_dir = "data"          # directory of its files, if not in $DUFL_DATA or the cache directory
 noise_scale = 0.5            # standard deviation of the noise after T rounds at σ = 1, on features in [0, 1]
 noise_growth = 1.0           # 1: noise grows linearly with age; 0.5: like a random walk
@@ -63,13 +64,25 @@ class_order = "label"        # or "client", one order per client; or a list of a
 # dirichlet_alpha = 0.5      # concentration of classes per client; smaller is more skewed; default: uniform
 discard = "uniform"          # or "oldest", "package.module:function": the samples that a buffer discards
 # stream = "package.module:Class"  # your own stream of indices into the training samples
+task = "classification"      # or "regression", if labels are numbers
+label = "label"              # recorded tables: the column with the labels
+time = "time"                # recorded tables: the column with the times
+# client = "client"          # recorded tables: the column that says who recorded a row
+# features = ["a", "b"]      # recorded tables: the columns with the features; default: all others
+warm_up = 0.1                # recorded: the share of the recorded time that is known before round 0
+periods = "time"             # recorded: rounds of equal "time", or with an equal "count" of samples
+collect = "newest"           # recorded: what a client collects if it needs less than a period has, or "random"
+deal = "even"                # recorded: how samples are dealt if their clients are not known, or "blocks"
+normalize = "first"          # recorded: standardize by the warm-up; or "running", by all before; or "none"
 
 [training]
 algorithm = "fedavg"         # or "fedprox", "feddyn", "package.module:Class"
 proximal_mu = 0.01           # μ of FedProx
 feddyn_alpha = 0.1           # α of FedDyn
-model = "logistic"           # or "cnn", "resnet18", "resnet18-coarse", "package.module:Class": with PyTorch
-loss = "cross_entropy"       # or "package.module:function" of (logits, labels): with PyTorch
+model = "logistic"           # "linear" for regression; or "cnn", "resnet18", "resnet18-coarse",
+#                            # "package.module:Class": with PyTorch
+loss = "auto"                # "cross_entropy" for classes, "squared_error" for numbers, or
+#                            # "package.module:function" of (logits, labels): with PyTorch
 # metrics = ["package.module:function"]  # of (labels, logits), on the test samples
 local_epochs = 20            # epochs of local training per round
 batch_size = 64

@@ -17,6 +17,7 @@ from dufl.errors import InputError
 
 Task = Literal["classification", "regression"]
 Times = npt.NDArray[np.float64]
+BLOCK = 1 << 20  # numbers checked at a time
 MOST_CLASSES = 10_000  # more distinct labels than this are numbers, not classes
 
 
@@ -36,8 +37,11 @@ class Recording:
         source: the file it was read from; None if there is none.
 
     >>> x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
-    >>> make_recording("mine", x, y, [3.0, 1.0, 2.0, 4.0]).times.tolist()
-    [1.0, 2.0, 3.0, 4.0]
+    >>> make_recording("mine", x, y, [1.0, 2.0, 2.0, 4.0]).describe()
+    'mine: 4 recorded samples of shape (2,), 2 classes, time 1 to 4'
+    >>> make_recording("mine", x, y, [1.0, 3.0, 2.0, 4.0])
+    Traceback (most recent call last):
+    dufl.errors.InputError: time must be in ascending order, got 2 after 3 in row 3: sort the rows by time
     """
 
     name: str
@@ -93,7 +97,9 @@ def make_recording(
     columns: tuple[str, str, str, str] = ("x", "y", "time", "client"),
     source: Path | None = None,
 ) -> Recording:
-    """A recording from arrays in any order of time; samples of equal times stay in their order.
+    """A recording from arrays in the order of time. Times may be equal, but must not descend.
+
+    An array of float32 or of pixels is not copied.
 
     Args:
         name: of the recording.
@@ -112,10 +118,7 @@ def make_recording(
     seconds, dated = _times(time_name, times, len(x))
     y, class_names = _labels(y_name, labels, len(x), task)
     who, client_names = (None, ()) if clients is None else _clients(client_name, clients, len(x))
-    order = np.argsort(seconds, kind="stable")
-    if not (order[1:] > order[:-1]).all():
-        x, y, seconds = x[order], y[order], seconds[order]
-        who = who if who is None else who[order]
+    _check_order(time_name, seconds, dated)
     if seconds[0] == seconds[-1]:
         raise InputError.of(time_name, "at least two different times", f"only {time_text(seconds[0], dated)}")
     return Recording(
@@ -142,15 +145,31 @@ def _features(name: str, given: npt.ArrayLike, names: Sequence[str]) -> npt.NDAr
     if array.dtype == np.uint8 and array.ndim >= 3:
         return array[:, None] if array.ndim == 3 else array
     with np.errstate(over="ignore"):
-        numbers = array.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(numbers.reshape(len(numbers), -1)))
-    if len(bad):
-        row, place = (int(n) for n in bad[0])
+        numbers = array.astype(np.float32, copy=False)
+    bad = first_not_finite(numbers)
+    if bad:
+        row, place = bad
         column = f"column {names[place]!r}" if names else f"feature {place} of {name}"
         value = array.reshape(len(array), -1)[row, place]
         got = "a missing value" if np.isnan(value) else f"{value:g}"
         raise InputError.of(column, "finite numbers of float32", f"{got} in row {row + 1}")
     return numbers
+
+
+def first_not_finite(numbers: npt.NDArray[np.float32]) -> tuple[int, int] | None:
+    """Row and feature of the first number that is infinite or NaN; None if there is none.
+
+    >>> first_not_finite(np.array([[1, 2], [3, np.nan]], np.float32))
+    (1, 1)
+    """
+    flat = numbers.reshape(len(numbers), -1)
+    step = max(1, BLOCK // max(1, flat.shape[1]))
+    for start in range(0, len(flat), step):
+        finite = np.isfinite(flat[start : start + step])
+        if not finite.all():
+            row, place = np.argwhere(~finite)[0]
+            return start + int(row), int(place)
+    return None
 
 
 def _times(name: str, given: npt.ArrayLike, count: int) -> tuple[Times, bool]:
@@ -168,6 +187,15 @@ def _times(name: str, given: npt.ArrayLike, count: int) -> tuple[Times, bool]:
         return array.astype(np.float64), False
     day = array.astype("datetime64[D]")  # exact, whatever the unit: a date is days and a part of a day
     return day.astype(np.float64) * 86400 + (array - day) / np.timedelta64(1, "s"), True
+
+
+def _check_order(name: str, seconds: Times, dated: bool) -> None:
+    descents = np.flatnonzero(seconds[1:] < seconds[:-1])
+    if len(descents):
+        row = int(descents[0]) + 1
+        later, earlier = (time_text(seconds[at], dated) for at in (row - 1, row))
+        got = f"{earlier} after {later} in row {row + 1}"
+        raise InputError.of(name, "in ascending order", got, advice="sort the rows by time")
 
 
 def _labels(
@@ -205,14 +233,40 @@ def _positions(
             advice = " (for regression, set task)" if least > 1 else ""
             raise InputError.of(name, f"{rule}{advice}", f"{array[row]} in row {row + 1}")
         array = array.astype(np.int64)
-    if array.dtype.kind == "O":
-        array = array.astype(np.str_)
-    if array.dtype.kind not in "uibU":
+    if array.dtype.kind not in "uibUO":
         raise InputError.of(name, rule, array.dtype)
-    distinct, positions = np.unique(array, return_inverse=True)
+    if array.dtype.kind in "UO":
+        distinct, positions = _texts(name, rule, array)
+    else:
+        distinct, positions = np.unique(array, return_inverse=True)
     if len(distinct) < least:
         raise InputError.of(name, f"of at least {least} classes", f"only {distinct[0]}")
     if len(distinct) > MOST_CLASSES and least > 1:
         rule = f"at most {MOST_CLASSES:,} classes (for regression, set task)"
         raise InputError.of(name, rule, f"{len(distinct):,}")
     return positions.astype(np.int64), tuple(map(str, distinct.tolist()))
+
+
+def _texts(name: str, rule: str, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The distinct values of texts or objects in ascending order, and the position of every value in them.
+
+    Objects that are all integers are ordered as numbers. A dictionary is faster here than sorting all texts.
+    """
+    values = array.tolist()
+    try:
+        distinct = set(values)
+    except TypeError:  # lists or other containers
+        raise InputError.of(name, rule, "other objects") from None
+    if any(_is_missing(value) for value in distinct):
+        row = next(row for row, value in enumerate(values) if _is_missing(value))
+        raise InputError.of(name, rule, f"a missing value in row {row + 1}")
+    if not all(isinstance(value, int) for value in distinct):
+        values = list(map(str, values))
+        distinct = set(values)
+    places = {value: place for place, value in enumerate(sorted(distinct))}
+    return np.array(list(places), object), np.fromiter(map(places.__getitem__, values), np.int64, len(values))
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a cell is empty: None, an empty text, NaN, or what data frames have in their place."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value == "" or value != value

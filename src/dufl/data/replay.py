@@ -209,7 +209,7 @@ class Replay(ClientData):
             upto = np.cumsum(shares / shares.sum(axis=0), axis=0)  # of every class, over the clients
             drawn = generator.random(size)
             labels = self.recording.samples.labels
-            return np.minimum((drawn[:, None] >= upto.T[labels]).sum(axis=1), number - 1)
+            return np.asarray(np.minimum((drawn[:, None] >= upto.T[labels]).sum(axis=1), number - 1))
         if self.deal == "blocks":
             parts = [self.timeline.period(t) for t in range(BEFORE, self.timeline.num_rounds)]
             sizes = [part.stop - part.start for part in parts]

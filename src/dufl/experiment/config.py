@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import AfterValidator, Field
 
 from dufl.data.datasets import Dataset
+from dufl.data.datasets.recordings import SUFFIXES
 from dufl.data.recording import Recording
 from dufl.data.streams import BEFORE
 from dufl.errors import InputError, shown
@@ -34,7 +35,6 @@ from dufl.plugins import Spec, check_spec, describe
 Changes = Mapping[str, Any]
 Part = TypeVar("Part")
 CLIENTS_FILE = "clients.csv"
-FILES = (".npz", ".csv", ".csv.gz", ".parquet")  # what a dataset can be read from
 _PATHS = (("data", "data_dir"), ("data", "dataset"))
 
 
@@ -221,7 +221,7 @@ def absolute_paths(table: Table, folder: Path) -> Table:
 
 def _absolute_path(section: str, key: str, value: Any, folder: Path) -> Any:
     is_path = (section, key) in _PATHS and isinstance(value, str)
-    if is_path and value and (key == "data_dir" or value.endswith(FILES)):
+    if is_path and value and (key == "data_dir" or value.endswith(SUFFIXES)):
         return str(folder.absolute() / Path(value).expanduser())
     return value
 

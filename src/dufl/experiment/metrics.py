@@ -144,7 +144,8 @@ def _is_period(value: Any) -> bool:
 
 
 def _period(values: Mapping[str, Any]) -> Period:
-    return Period(**{name: math.nan if value is None else value for name, value in values.items()})
+    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+    return Period(**known)
 
 
 _COUNT = "an integer >= 0", _is_count

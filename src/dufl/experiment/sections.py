@@ -10,7 +10,14 @@ from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
 from dufl.data.buffer import Discard
 from dufl.data.client_data import ClientData, StreamFactory
-from dufl.data.datasets import Columns, Dataset, is_table, load_dataset, load_recording, own_dataset
+from dufl.data.datasets import (
+    Columns,
+    Dataset,
+    is_recording_source,
+    load_dataset,
+    load_recording,
+    own_dataset,
+)
 from dufl.data.recording import Recording, Task
 from dufl.data.replay import Deal, Normalize, Order, Periods, Replay, divide
 from dufl.data.simulation import Simulation
@@ -91,7 +98,7 @@ class Leader(Algorithm1Options):
 def _dataset(value: object) -> object:
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, str | Dataset | Recording) or callable(value) or is_table(value):
+    if isinstance(value, str | Dataset) or callable(value) or is_recording_source(value):
         return value
     rule = "a name, a path, an import path, a function, a Dataset, a Recording or a table"
     raise InputError.of("dataset", rule, value, text=shown(value))
@@ -107,7 +114,7 @@ def _stream(spec: Spec | None) -> Spec | None:
 def _features(value: object) -> object:
     if value is not None and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
         raise InputError.of("features", "a list of column names", shown(value))
-    return None if value is None else list(value)  # type: ignore[call-overload]
+    return None if value is None else list(value)
 
 
 def _class_order(value: object) -> object:
@@ -187,21 +194,27 @@ class Data(Inputs):
     def load(self) -> Dataset | Recording:
         """Load the dataset."""
         loaded = self._load()
-        found = "recorded" if isinstance(loaded, Recording) else "simulated"
-        if self.kind not in ("auto", found):
-            times = "has times" if found == "recorded" else "has no times"
-            raise InputError.of("data.kind", f"{found!r} or 'auto', because {loaded.name} {times}", self.kind)
+        recorded = isinstance(loaded, Recording)
+        kind, times = ("recorded", "times") if recorded else ("simulated", "no times")
+        if self.kind not in ("auto", kind):
+            rule = f"{kind!r} or 'auto', because {loaded.name} has {times}"
+            raise InputError.of("data.kind", rule, self.kind, text=repr(self.kind))
+        task = loaded.task if isinstance(loaded, Recording) else "classification"
+        if self.task != task:
+            rule = f"{task!r}, because the labels of {loaded.name} are classes"
+            raise InputError.of("data.task", rule, self.task, text=repr(self.task))
         return loaded
 
     def _load(self) -> Dataset | Recording:
         spec = self.dataset
         if isinstance(spec, Dataset | Recording):
             return spec
-        columns = Columns(self.label, self.time, self.client, self.features)
+        features = None if self.features is None else tuple(self.features)
+        columns = Columns(self.label, self.time, self.client, features)
         if isinstance(spec, str) and not is_import_path(spec) and not is_description(spec):
             return load_dataset(spec, self.data_dir, columns, self.task)
-        made = spec if is_table(spec) else make_plugin("dataset", spec)
-        if isinstance(made, Recording) or is_table(made):
+        made = spec if is_recording_source(spec) else make_plugin("dataset", spec)
+        if is_recording_source(made):
             return load_recording(made, columns, self.task)
         return own_dataset(describe(spec), made)
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from dufl.data.datasets import Dataset
+from dufl.data.datasets.recordings import SUFFIXES
 from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
-from dufl.experiment.config import FILES, Experiment, as_experiment
+from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
 from dufl.game.parameters import Game
@@ -109,11 +110,13 @@ class Run:
             "mean_loss": _mean([record.loss for record in self.records]),
         }
         scores = {name: _mean([getattr(period, name) for period in periods]) for name in FREE_SCORES}
+        names: tuple[str, ...] = tuple(f"{name}_accuracy" for name in FREE_SCORES)
+        metrics: dict[str, float] = {}
         if self.regression:
-            metrics = {f"mean_{n}": _mean([r.metrics.get(n, np.nan) for r in self.records]) for n in ("rmse", "r2")}
+            metrics = {
+                f"mean_{n}": _mean([r.metrics.get(n, np.nan) for r in self.records]) for n in ("rmse", "r2")
+            }
             names = "no_change_rmse", "mean_label_rmse"
-        else:
-            metrics, names = {}, tuple(f"{name}_accuracy" for name in FREE_SCORES)
         return means | metrics | dict(zip(names, scores.values(), strict=True))
 
     @property
@@ -301,7 +304,7 @@ def _rounds(run: Run, federation: Federation, place: RunDirectory | None, callba
 def short_name(spec: Spec) -> str:
     """The name of a plugin without its module or directory, for tables."""
     text = _name(spec)
-    return Path(text).name if text.endswith(FILES) else text.rpartition(":")[2].strip("<>")
+    return Path(text).name if text.endswith(SUFFIXES) else text.rpartition(":")[2].strip("<>")
 
 
 FREE_SCORES = ("no_change", "majority")
@@ -334,11 +337,10 @@ def _fingerprint(weights: Named) -> str:
 def data_fingerprint(dataset: Dataset | Recording) -> str:
     """The same for the same samples, times and clients."""
     digest = hashlib.sha256()
-    recorded = isinstance(dataset, Recording)
-    for part in (dataset.samples,) if recorded else (dataset.train, dataset.test):
+    for part in (dataset.samples,) if isinstance(dataset, Recording) else (dataset.train, dataset.test):
         digest.update(np.ascontiguousarray(part.features).data)
         digest.update(part.labels.tobytes())
-    if recorded:
+    if isinstance(dataset, Recording):
         digest.update(dataset.times.tobytes())
         digest.update(b"" if dataset.clients is None else dataset.clients.tobytes())
     return digest.hexdigest()[:16]

@@ -195,7 +195,7 @@ def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     def evaluate(finished: int, arrays: ArrayRecord) -> MetricRecord:
         model, which = from_arrays(arrays), runtime.data.test_range(finished - 1)
         score = runtime.engine.evaluate(model["weights"], model["model_buffers"], which)
-        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss} | score.metrics)
+        return MetricRecord({"accuracy": score.accuracy, "loss": score.loss, **score.metrics})
 
     return evaluate
 

@@ -247,7 +247,7 @@ def score(results: Iterable[Part], labels: npt.NDArray[Any], metrics: Metrics) -
         return Score(math.nan, math.nan)
     if not regression and not metrics:
         return Score(correct / size, loss / size)
-    outputs = np.concatenate(chunks)  # type: ignore[arg-type]
+    outputs: npt.NDArray[np.float32] = np.concatenate(chunks)  # type: ignore[arg-type]
     outputs = outputs[:, 0] if regression else outputs
     values = metrics.values(labels, outputs) if metrics else {}
     if not regression:

@@ -100,8 +100,7 @@ class Federation:
         sizes = [policy.size(k) for k in range(game.clients.size)]
         self._check_memory(sizes, 0)
         self._buffers = [
-            data.buffer(k, size, float(game.clients.initial_staleness[k]))
-            for k, size in enumerate(sizes)
+            data.buffer(k, size, float(game.clients.initial_staleness[k])) for k, size in enumerate(sizes)
         ]
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round

@@ -120,7 +120,7 @@ class LocalModel:
 
     def _total_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> float:
         """The sum of losses over a batch."""
-        if self._settings.loss == "cross_entropy":
+        if self._settings.loss in ("auto", "cross_entropy"):
             return float(functional.cross_entropy(logits, labels, reduction="sum"))
         return float(self._loss(logits, labels)) * len(labels)
 
@@ -189,7 +189,7 @@ def _torch_seed(seed: int, client: int, round: int) -> int:
 
 def _loss(settings: Training) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The mean loss of a batch."""
-    if settings.loss == "cross_entropy":
+    if settings.loss in ("auto", "cross_entropy"):
         return functional.cross_entropy
     if settings.loss == "squared_error":
         return lambda outputs, labels: functional.mse_loss(outputs[:, 0], labels)

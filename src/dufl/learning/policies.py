@@ -103,7 +103,7 @@ class Window:
 
     def size(self, client: int) -> int:
         """D_k(0), rounded to an integer."""
-        return math.floor(self._volume[client] + 0.5)
+        return int(self._volume[client] + 0.5)
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """Keep what joined in the last `length` − 1 rounds, and collect all that the period has."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from dufl.data.arrival import Arrival
 from dufl.data.datasets import Dataset
+from dufl.data.datasets.recordings import SUFFIXES
+from dufl.data.recording import Recording
 from dufl.errors import DuflError
 from dufl.experiment.compare import slug
 from dufl.experiment.files import open_regular
@@ -58,6 +60,8 @@ def samples_section(groups: Sequence[Group], data: Datasets) -> Section:
 def _samples(dataset: Dataset | str, one: Group) -> Block:
     if isinstance(dataset, str):
         return Paragraph(f"The samples cannot be shown: {dataset}.")
+    if isinstance(dataset, Recording):
+        return Paragraph(f"{dataset.describe()}.")
     if not is_image(dataset):
         shape = " × ".join(map(str, dataset.shape))
         return Paragraph(f"The samples of {dataset.name} are not images: their shape is {shape}.")
@@ -69,7 +73,7 @@ def _key(one: Group) -> Key:
     return one.config.data.dataset, one.config.data.data_dir, str(one.every[0].environment.get("data"))
 
 
-def _load(one: Group) -> Dataset | str:
+def _load(one: Group) -> Dataset | Recording | str:
     """The dataset of a group, if it can be loaded without running code and is the one that was trained on.
 
     A run directory may come from a stranger: a dataset that it names is neither imported nor shown unless it
@@ -79,7 +83,7 @@ def _load(one: Group) -> Dataset | str:
     if is_import_path(name) or is_description(name):
         return f"the dataset {name} is made by code, which a report does not run"
     try:
-        if name.endswith(".npz"):
+        if name.endswith(SUFFIXES):
             with reading(Path(name)):
                 open_regular(Path(name)).close()
         dataset = one.config.data.load()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
 from dufl.experiment.config import Changes, Experiment
 from dufl.experiment.keys import split_key
 from dufl.experiment.run_directory import FREE
@@ -35,7 +36,7 @@ def seconds_of(runs: Iterable[Run]) -> float:
 def train_all(configs: Mapping[str, Experiment], folder: Path, advance: Advance) -> dict[str, Run]:
     """Train each experiment, or resume it if a reproduction was interrupted; returns runs by name."""
     runs: dict[str, Run] = {}
-    loaded: dict[str, Dataset] = {}
+    loaded: dict[str, Dataset | Recording] = {}
     for number, (name, config) in enumerate(configs.items()):
         if config.data.dataset not in loaded:
             loaded = {config.data.dataset: config.data.load()}  # one at a time in memory

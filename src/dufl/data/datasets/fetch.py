@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from dufl.data.datasets.catalogue import CATALOGUE, Description, Download, Edition, File
 from dufl.data.datasets.image_files import verify_dataset
+from dufl.data.datasets.known_recordings import RECORDINGS, fetch_known
 from dufl.data.datasets.location import find_in
 from dufl.data.datasets.untrusted_files import CHUNK, algorithm, digest, refusing, verify
 from dufl.errors import FetchError, InputError
@@ -38,7 +39,8 @@ def fetch(
     """Download the files of a dataset into a folder, unless they are there and verified.
 
     Args:
-        name: mnist, fmnist, svhn, cifar10 or cifar100; digits needs no files.
+        name: mnist, fmnist, svhn, cifar10 or cifar100; digits and weather need no files. The other known
+            recordings are not published in a form that can be fetched: the error says where they are.
         folder: the parent of the dataset's own folder.
         progress: called with the name of each download; it returns a function that is called with the
             fraction received.
@@ -46,13 +48,15 @@ def fetch(
         timeout: seconds without a byte after which a mirror counts as stalled.
 
     Returns:
-        The folder of the files; None if the dataset needs none.
+        The folder of the files, or the file of a recording; None if the dataset needs none.
 
     Raises:
         FetchError: no mirror delivered the dataset. Partial downloads are kept and resumed by the next call.
     """
+    if name in RECORDINGS:
+        return fetch_known(RECORDINGS[name], folder)
     if name not in CATALOGUE:
-        raise InputError.of("name", f"one of {', '.join(CATALOGUE)}", repr(name))
+        raise InputError.of("name", f"one of {', '.join([*CATALOGUE, *RECORDINGS])}", repr(name))
     known = CATALOGUE[name]
     if not known.editions:
         return None

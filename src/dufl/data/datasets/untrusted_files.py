@@ -21,6 +21,7 @@ import numpy.typing as npt
 from dufl.errors import InputError
 
 CHUNK = 1 << 20  # bytes decompressed at a time
+NUMBERS = "uif"  # the kinds of NumPy types that are numbers
 NPZ_LIMIT = 8 << 30  # bytes of the arrays of one .npz, together
 _XZ_MEMORY = 128 << 20  # twice what `xz -9` needs; a header may ask for gigabytes
 _DEFLATE = 1_100  # the largest compression ratio of a zip member
@@ -173,27 +174,28 @@ class UnknownArraysError(InputError):
 
 
 def read_arrays(
-    path: Path, names: Iterable[str], limit: int = NPZ_LIMIT, *, only: bool = True
+    path: Path, names: Iterable[str], limit: int = NPZ_LIMIT, *, only: bool = True, kinds: str = NUMBERS
 ) -> dict[str, npt.NDArray[Any]]:
-    """Arrays of numbers from an `.npz`, plain or compressed as `.npz.xz`.
+    """Arrays from an `.npz`, plain or compressed as `.npz.xz`.
 
     Args:
         path: the file.
         names: which arrays; raises if one is missing.
         limit: the most bytes that the arrays may take together.
         only: whether to raise if the file has other arrays too.
+        kinds: the kinds of values that are read, as in `numpy.dtype.kind`; never objects.
     """
     if path.suffix != ".xz":
         with refusing(path), path.open("rb") as file:
-            return _from_zip(path, file, names, limit, only)
+            return _from_zip(path, file, names, limit, only, kinds)
     with contents(path) as inside:
         unpacked = inside.rest(limit)
     with refusing(path):
-        return _from_zip(path, io.BytesIO(unpacked), names, limit, only)
+        return _from_zip(path, io.BytesIO(unpacked), names, limit, only, kinds)
 
 
 def _from_zip(
-    path: Path, file: IO[bytes], names: Iterable[str], limit: int, only: bool
+    path: Path, file: IO[bytes], names: Iterable[str], limit: int, only: bool, kinds: str
 ) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {}
     with zipfile.ZipFile(file) as archive:
@@ -204,7 +206,7 @@ def _from_zip(
             info = archive.getinfo(f"{name}.npy")
             largest = min(limit, info.file_size, _DEFLATE * info.compress_size + 1024)
             with archive.open(info) as member:
-                arrays[name] = _from_npy(path, name, member, largest)
+                arrays[name] = _from_npy(path, name, member, largest, kinds)
             limit -= arrays[name].nbytes
     return arrays
 
@@ -219,13 +221,14 @@ def _unknown(path: Path, existing: set[str], names: Iterable[str]) -> UnknownArr
     return UnknownArraysError(InputError.of(str(path), rule, value), existing)
 
 
-def _from_npy(path: Path, name: str, member: IO[bytes], largest: int) -> npt.NDArray[Any]:
+def _from_npy(path: Path, name: str, member: IO[bytes], largest: int, kinds: str) -> npt.NDArray[Any]:
     """One array; its header is checked against the `largest` possible size before anything is allocated."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, kind = read(member)
-    if kind.kind not in "uif":
-        raise InputError.of(f"{name} in {path}", "an array of numbers", kind)
+    if kind.kind not in kinds.replace("O", ""):
+        what = "numbers" if kinds == NUMBERS else "numbers, texts or dates"
+        raise InputError.of(f"{name} in {path}", f"an array of {what}", kind)
     size = math.prod(shape) * kind.itemsize
     if not 0 <= size <= largest:
         rule = f"at most {largest:,} bytes, the size of the file"
@@ -241,4 +244,12 @@ def _from_npy(path: Path, name: str, member: IO[bytes], largest: int) -> npt.NDA
         position += len(part)
     if member.read(1):  # reading to the end also checks the CRC of the member
         raise InputError.of(f"{name} in {path}", f"{size:,} bytes long", "more")
+    if kind.kind == "U" and not _valid_texts(flat):
+        raise InputError.of(f"{name} in {path}", "texts of valid characters", "others")
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _valid_texts(texts: npt.NDArray[np.str_]) -> bool:
+    """Whether all code points exist: NumPy stores any 32 bits, and Python fails later on some of them."""
+    points = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
+    return bool(((points < 0xD800) | ((points > 0xDFFF) & (points <= 0x10FFFF))).all())
