@@ -54,7 +54,7 @@ seed = 0
 [data]
 dataset = "digits"           # mnist, fmnist, svhn, cifar10, cifar100, weather, insects, …, the path of an
 #                            # .npz, .csv or .parquet file, or "package.module:function"
-kind = "auto"                # "recorded" if samples have times, "simulated" if they arrive and age artificially
+kind = "auto"                # "recorded" if samples have times; otherwise "simulated": they arrive and age
 # data_dir = "data"          # directory of its files, if not in $DUFL_DATA or the cache directory
 noise_scale = 0.5            # standard deviation of the noise after T rounds at σ = 1, on features in [0, 1]
 noise_growth = 1.0           # 1: noise grows linearly with age; 0.5: like a random walk
@@ -71,8 +71,8 @@ time = "time"                # recorded tables: the column with the times
 # features = ["a", "b"]      # recorded tables: the columns with the features; default: all others
 warm_up = 0.1                # recorded: the share of the recorded time that is known before round 0
 periods = "time"             # recorded: rounds of equal "time", or with an equal "count" of samples
-collect = "newest"           # recorded: what a client collects if it needs less than a period has, or "random"
-deal = "even"                # recorded: how samples are dealt if their clients are not known, or "blocks"
+collect = "newest"           # recorded: what a client collects of a larger period; or some at "random"
+deal = "even"                # recorded: how samples without a client are dealt; or in "blocks" of time
 normalize = "first"          # recorded: standardize by the warm-up; or "running", by all before; or "none"
 
 [training]

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -82,7 +83,7 @@ def divide(
     if edges[0] == 0:
         raise InputError.of("warm_up", "large enough to hold at least one sample", f"{warm_up:g}")
     filled = np.count_nonzero(np.diff(np.append(edges, size)))
-    if (periods == "count" and filled < num_rounds) or edges[-1] == edges[0] != size and num_rounds > 1:
+    if periods == "count" and filled < num_rounds:
         rule = f"at most {max(filled, 1):,}, the number of periods that have samples"
         raise InputError.of("num_rounds", rule, f"{num_rounds:,}")
     return Timeline(np.append(edges, size).astype(np.int64), bounds)
@@ -197,7 +198,7 @@ class Replay(ClientData):
             who = self._dealt()
         order = np.argsort(who, kind="stable")
         edges = np.searchsorted(who[order], np.arange(self.num_clients + 1))
-        return [order[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return [order[a:b] for a, b in pairwise(edges)]
 
     def _dealt(self) -> npt.NDArray[np.int64]:
         """Whose sample each is. The client of a sample does not depend on later samples."""

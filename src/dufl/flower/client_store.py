@@ -18,10 +18,10 @@ import numpy as np
 from flwr.app import Context
 
 from dufl.data.buffer import Discard, Snapshot
+from dufl.data.client_data import initial_ages
 from dufl.data.durable import DurableBuffer
 from dufl.data.integer_plan import IntegerPlan, integer_plan
 from dufl.data.samples import samples_of
-from dufl.data.client_data import initial_ages
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
 from dufl.experiment.files import replacing

@@ -244,7 +244,7 @@ def _errors(logits: Matrix, labels: Integers, rows: Integers, num_classes: int, 
 
 @numba.njit(cache=True, nogil=True)
 def _residuals(outputs: Matrix, targets: Vector, rows: Integers, errors: Matrix) -> None:
-    """q = 2·(prediction − target)/|B|."""
+    """Q = 2·(prediction − target)/|B|."""
     share = np.float32(2.0 / rows.size)
     for b in range(rows.size):
         errors[0, b] = share * (outputs[0, b] - targets[rows[b]])

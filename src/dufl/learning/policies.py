@@ -108,11 +108,8 @@ class Window:
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """Keep what joined in the last `length` − 1 rounds, and collect all that the period has."""
         first = round - self._length + 1  # the first round whose samples stay
-        if first < 0:
-            keep = size
-        else:
-            keep = sum(self._available(client, t) for t in range(int(first), round))
-        return min(keep, size), self._available(client, round)
+        joined = 0 if first < 0 else sum(self._available(client, t) for t in range(int(first), round))
+        return size if first < 0 else min(joined, size), self._available(client, round)
 
     def planned_staleness(self, round: int) -> float:
         """Not planned."""

@@ -26,7 +26,7 @@ FILES = 8  # configurations that are shown at most
 ENVIRONMENTS = 4
 
 Key = tuple[str, str | None, str]
-Datasets = dict[Key, Dataset | str]
+Datasets = dict[Key, Dataset | Recording | str]
 
 
 def datasets(groups: Sequence[Group]) -> Datasets:
@@ -39,7 +39,7 @@ def arrival_of(groups: Sequence[Group], data: Datasets) -> Arrival | None:
     arrivals = []
     for one in groups:
         dataset = data[_key(one)]
-        if isinstance(dataset, str) or one.config.data.class_order == "client":
+        if not isinstance(dataset, Dataset) or one.config.data.class_order == "client":
             return None
         arrivals.append(one.config.data.arrival(dataset, one.config.game))
     return arrivals[0] if all(arrival == arrivals[0] for arrival in arrivals) else None
