@@ -57,7 +57,7 @@ def samples_section(groups: Sequence[Group], data: Datasets) -> Section:
     return Section("Samples", "Samples, fresh and aged", [Paragraph(text), *samples])
 
 
-def _samples(dataset: Dataset | str, one: Group) -> Block:
+def _samples(dataset: Dataset | Recording | str, one: Group) -> Block:
     if isinstance(dataset, str):
         return Paragraph(f"The samples cannot be shown: {dataset}.")
     if isinstance(dataset, Recording):
