@@ -51,7 +51,7 @@ def test_periods_are_consecutive_and_never_split_a_time(
 def test_periods_of_equal_time_and_of_equal_count_differ_when_samples_come_in_bursts() -> None:
     t = np.concatenate([np.linspace(0, 1, 900), np.linspace(1.01, 10, 100)])
     recording = make_recording("r", np.zeros((1000, 1), np.float32), np.arange(1000) % 2, t)
-    by_time, by_count = (np.diff(divide(recording, 5, 0.1, how).edges) for how in ("time", "count"))  # type: ignore[arg-type]
+    by_time, by_count = (np.diff(divide(recording, 5, 0.1, how).edges) for how in ("time", "count"))
     assert by_count.tolist() == [180] * 5
     assert by_time.max() < 30  # the burst is in the warm-up
 

@@ -20,6 +20,7 @@ from dufl.data.datasets import (
 )
 from dufl.data.recording import Recording, Task
 from dufl.data.replay import Deal, Normalize, Order, Periods, Replay, divide
+from dufl.data.samples import Pool
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
@@ -148,8 +149,8 @@ class Data(Inputs):
         discard: the samples that a buffer discards: "uniform", "oldest", or a custom rule: a function of
             (born, count, generator) that returns the positions to discard.
         stream: a custom stream: a class or function of (samples, client, seed) that returns an object whose
-            `collect(count, round)` returns indices of training samples. Default: the simulated stream, or
-            what the client recorded.
+            `collect(count, round)` returns indices of training samples, or `Samples` from outside. Default:
+            the simulated stream, or what the client recorded.
         label: the column of a table with the labels.
         time: the column of a table with the times.
         client: the column of a table with the clients; None if the clients are not known.
@@ -227,7 +228,7 @@ class Data(Inputs):
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
         """Simulated streams and buffers, for the σ and T of the game. Imports plugins."""
         return Simulation(
-            dataset.train,
+            dataset.train if self.stream is None else Pool(dataset.train),
             self.arrival(dataset, game),
             self.ageing(game),
             seed,
