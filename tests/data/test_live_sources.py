@@ -479,9 +479,11 @@ def test_a_message_published_twice_is_one_sample(tmp_path: Path) -> None:
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_rounds_go_on_without_the_broker(tmp_path: Path, number: int) -> None:
-    """A broker that saves its sessions loses nothing; no broker makes a sample come twice."""
+@pytest.mark.parametrize(
+    ("number", "named"), [(signal.SIGTERM, True), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+)
+def test_rounds_go_on_without_the_broker(tmp_path: Path, number: int, named: bool) -> None:
+    """With a broker that saves its sessions nothing is lost; with ids, nothing comes twice in any case."""
     path = tmp_path / "b.db"
     DurableBuffer.create(path, FIRST).close()
     problems = list[str]()
@@ -503,7 +505,7 @@ def test_rounds_go_on_without_the_broker(tmp_path: Path, number: int) -> None:
 
         collect()
         for turn in range(3):
-            broker.publish(*(message(n) for n in range(30 * turn, 30 * turn + 30)))
+            broker.publish(*(message(n, named) for n in range(30 * turn, 30 * turn + 30)))
             collect()
             broker.stop(number)
             collect()
@@ -546,6 +548,8 @@ def test_a_frozen_broker_and_none_at_all(tmp_path: Path) -> None:
 def test_the_session_has_a_name_and_a_window() -> None:
     with pytest.raises(InputError, match="client_id"):
         MqttStream("samples", 1, "")
+    with pytest.raises(InputError, match="task"):
+        MqttStream("samples", 1, "client", task="ranking")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="window"):
         MqttStream("samples", 1, "client", window=0)
 

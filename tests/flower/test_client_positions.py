@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker import Broker, needs_mosquitto
 from dufl.data.collector import Collector
+from dufl.data.mqtt_stream import MqttStream
 from dufl.data.table_stream import TableStream
 from dufl.errors import InputError
 from dufl.flower.client_store import ClientProfile, ClientStore
@@ -93,6 +95,44 @@ def test_each_sample_joins_once(tmp_path: Path, one_stream: bool, monkeypatch: p
     assert labels == list(range(len(labels)))  # in order, none twice, none left out
     assert len(labels) > 100
     assert kills > 10
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("named", [True, False])
+def test_each_message_joins_once(tmp_path: Path, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection for every message of the server; those of the last one are delivered again."""
+    chance, kills, round, sent = random.Random(4), 0, 0, 30
+    with Broker(tmp_path) as broker:
+
+        def connect(wait: float = 0.4) -> MqttStream:
+            return MqttStream("samples", 1, "client", "127.0.0.1", broker.port, wait=wait)
+
+        def publish(numbers: range) -> None:
+            ids = [{"id": n} if named else {} for n in numbers]
+            broker.publish(*({"x": [n], "y": n} | id for n, id in zip(numbers, ids, strict=True)))
+
+        with connect() as stream:
+            stream.collect(1, 0)  # subscribed
+        publish(range(sent))
+        while round < 12:
+            if chance.random() < 0.5:
+                publish(range(sent, sent + 9))
+                sent += 9
+            with connect() as stream:
+                profile = ClientProfile(0, tmp_path / "client.sqlite", stream, 10, 1e-4, 1e-5)
+                with ClientStore(profile) as store:
+                    plan(store)
+                try:
+                    train(profile, round, chance.randrange(8), monkeypatch)
+                except Killed:
+                    kills += 1
+                    continue
+            round += chance.choice([0, 1, 1])
+        with ClientStore(profile) as store:
+            labels = store.enter(round - 1).samples.labels.tolist()
+    assert sorted(labels) == list(range(len(labels)))
+    assert len(labels) >= 40
+    assert kills > 3
 
 
 def test_a_client_cannot_start_without_a_sample(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ class MqttStream:
     ) -> None:
         if not client_id:
             raise InputError.of("client_id", "a name of the session", repr(client_id))
+        if task not in ("classification", "regression"):
+            raise InputError.of("task", "'classification' or 'regression'", repr(task))
         if not 1 <= window <= 65_535:
             raise InputError.of("window", "in 1 … 65535", window)
         self.collected = self.garbage = self.repeated = self.dropped = 0
