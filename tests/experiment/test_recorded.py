@@ -314,3 +314,67 @@ def test_a_killed_run_on_recorded_data_resumes_bit_for_bit(tmp_path: Path) -> No
     assert {k: v for k, v in first.items() if k != "seconds"} == {
         k: v for k, v in second.items() if k != "seconds"
     }
+
+
+class Sensor:
+    """A stream of one's own with the two methods of the data room: readings that nobody recorded before."""
+
+    def __init__(self, samples: Any, client: int, seed: int) -> None:
+        self.shape, self.key, self.position = samples.shape, (seed, client), 0
+
+    def collect(self, count: int, round: int) -> Samples:
+        first, self.position = self.position, self.position + count
+        rows = [
+            np.random.default_rng([*self.key, n]).standard_normal(self.shape)
+            for n in range(first, first + count)
+        ]
+        x = np.array(rows, np.float32).reshape(count, *self.shape)
+        return Samples(x, (x.reshape(count, -1)[:, 0] > 0).astype(np.int64))
+
+    def resume(self, collected: int) -> None:
+        self.position = collected
+
+
+@pytest.mark.parametrize("model", ["logistic", "torch"])
+def test_a_stream_of_samples_trains_and_resumes_bit_for_bit(tmp_path: Path, model: str) -> None:
+    options: dict[str, Any] = {"policy": Fresh, "stream": Sensor, "normalize": "none", "rounds": 8}
+    if model == "torch":
+        options |= {"loss": "torch.nn.functional:cross_entropy", "device": "cpu"}
+    experiment = recorded(hyperplane(800), checkpoint_every=2, **options)
+    whole = dufl.train(experiment)
+    assert whole.summary()["mean_accuracy"] > 0.8  # learned from samples that are not in the recording
+
+    def pause(record: dufl.Record) -> Any:
+        return dufl.Action.PAUSE if record.round == 4 else None
+
+    dufl.train(experiment, out=tmp_path / "run", callbacks=[pause])
+    rest = dufl.train(experiment, out=tmp_path / "run", resume=True)
+    assert rest.summary()["fingerprint"] == whole.summary()["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda x: Samples(x[:, :2], np.zeros(len(x), int)), "of shape"),
+        (lambda x: Samples(x, np.full(len(x), 7)), "from 0 to 1"),
+        (lambda x: Samples(x, np.full(len(x), 0.5)), "classes"),
+        (lambda x: Samples(x * np.nan, np.zeros(len(x), int)), "finite"),
+        (lambda x: Samples(np.tile(x, (2, 1)), np.zeros(2 * len(x), int)), "at most"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(wrong: Any, says: str) -> None:
+    class Wrong(Sensor):
+        def collect(self, count: int, round: int) -> Samples:
+            return wrong(super().collect(count, round).features)  # type: ignore[no-any-return]
+
+    with pytest.raises(InputError, match=says):
+        dufl.train(recorded(hyperplane(800), policy=Fresh, stream=Wrong))
+
+
+def test_a_stream_that_fails_is_named() -> None:
+    class Broken(Sensor):
+        def collect(self, count: int, round: int) -> Samples:
+            raise OSError("cable")
+
+    with pytest.raises(dufl.PluginError, match=r"stream .*Broken.* raised OSError: cable"):
+        dufl.train(recorded(hyperplane(800), policy=Fresh, stream=Broken))
