@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 from broker import Broker, needs_mosquitto
-from dufl.data import folders
 from dufl.data.collector import Collector
 from dufl.data.durable import DurableBuffer
-from dufl.data.message import parse_message
-from dufl.data.mqtt_stream import MqttStream
-from dufl.data.positions import POSITION, START, Positioned, confirm, position_facts, seek
+from dufl.data.live import FolderStream, folders
+from dufl.data.live.message import parse_message
+from dufl.data.live.mqtt_stream import MqttStream
+from dufl.data.live.positions import POSITION, START, Positioned, confirm, position_facts, seek
+from dufl.data.live.table_stream import TableStream
 from dufl.data.samples import Samples
-from dufl.data.streams import FolderStream
-from dufl.data.table_stream import TableStream
 from dufl.errors import InputError
 
 FIRST = Samples(np.full((1, 1), -1, np.float32), [-1])
@@ -196,7 +195,7 @@ def test_a_line_without_end_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_large_csv_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dufl.data.table_files.CHUNK", 100)
+    monkeypatch.setattr("dufl.data.live.table_files.CHUNK", 100)
     (tmp_path / "a.csv").write_text(HEADER + rows(range(500)))
     assert values(TableStream(tmp_path).collect(900, 0)) == list(range(500))
 

@@ -10,8 +10,8 @@ import pytest
 
 from broker import Broker, needs_mosquitto
 from dufl.data.collector import Collector
-from dufl.data.mqtt_stream import MqttStream
-from dufl.data.table_stream import TableStream
+from dufl.data.live.mqtt_stream import MqttStream
+from dufl.data.live.table_stream import TableStream
 from dufl.errors import InputError
 from dufl.flower.client_store import ClientProfile, ClientStore
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from dufl.data.positions import Positioned
+from dufl.data.live.positions import Positioned
 from dufl.data.samples import AnySamples, concatenate
 from dufl.data.streams import Stream
 from dufl.errors import InputError

@@ -3,7 +3,7 @@
 A stream has two methods: `collect(count, round)` returns at most `count` samples, and `resume(collected)`
 continues after `collected` samples in total. The simulated stream draws from a dataset, the iterator stream
 from any Python iterator, the folder stream from a folder that another program fills. A stream that can tell
-its position has the methods of `dufl.data.positions.Positioned` as well.
+its position has the methods of `dufl.data.live.positions.Positioned` as well.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.arrival import Arrival
-from dufl.data.folder_stream import FolderStream as FolderStream
 from dufl.data.samples import IndexedSamples, Indices, Samples, concatenate, max_samples
 from dufl.errors import InputError
 from dufl.inputs import Inputs, NonNegative, Positive, Seed, Whole

@@ -23,7 +23,7 @@ from dufl.data.client_data import initial_ages
 from dufl.data.collector import Collector
 from dufl.data.durable import DurableBuffer
 from dufl.data.integer_plan import IntegerPlan, integer_plan
-from dufl.data.positions import POSITION, START, confirm, position_facts, position_of, seek
+from dufl.data.live.positions import POSITION, START, confirm, position_facts, position_of, seek
 from dufl.data.samples import samples_of
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError

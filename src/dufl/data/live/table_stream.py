@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dufl.data.folders import GrowingFolder, Part
+from dufl.data.live.folders import GrowingFolder, Part
+from dufl.data.live.table_files import CsvRows, Numbers, ParquetRows, Rows
 from dufl.data.recording import Task
 from dufl.data.samples import Labels, Samples
-from dufl.data.table_files import CsvRows, Numbers, ParquetRows, Rows
 from dufl.errors import InputError
 
 SUFFIXES = (".csv", ".parquet")

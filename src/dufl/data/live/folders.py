@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.positions import parse_position
+from dufl.data.live.positions import parse_position
 from dufl.data.samples import Samples, concatenate
 from dufl.errors import InputError
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from dufl.data.message import Sample, parse_message
-from dufl.data.positions import parse_position
+from dufl.data.live.message import Sample, parse_message
+from dufl.data.live.positions import parse_position
 from dufl.data.recording import Task
 from dufl.data.samples import Samples
 from dufl.errors import InputError

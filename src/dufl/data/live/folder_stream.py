@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.datasets.untrusted_files import UnknownArraysError, read_arrays, refusing
-from dufl.data.folders import GrowingFolder, IncompleteError, Part
+from dufl.data.live.folders import GrowingFolder, IncompleteError, Part
 from dufl.data.samples import Samples
 from dufl.errors import InputError
 

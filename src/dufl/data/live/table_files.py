@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.datasets.untrusted_files import refusing
-from dufl.data.folders import IncompleteError
+from dufl.data.live.folders import IncompleteError
 from dufl.errors import InputError
 
 Numbers = npt.NDArray[np.float64]
