@@ -200,9 +200,8 @@ class Data(Inputs):
         if self.kind not in ("auto", kind):
             rule = f"{kind!r} or 'auto', because {loaded.name} has {times}"
             raise InputError.of("data.kind", rule, self.kind, text=repr(self.kind))
-        task = loaded.task if isinstance(loaded, Recording) else "classification"
-        if self.task != task:
-            rule = f"{task!r}, because the labels of {loaded.name} are classes"
+        if self.task == "regression" and not (isinstance(loaded, Recording) and loaded.task == self.task):
+            rule = f"'classification', because the labels of {loaded.name} are classes"
             raise InputError.of("data.task", rule, self.task, text=repr(self.task))
         return loaded
 
