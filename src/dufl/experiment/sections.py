@@ -194,7 +194,13 @@ class Data(Inputs):
 
     def load(self) -> Dataset | Recording:
         """Load the dataset."""
-        loaded = self._load()
+        try:
+            loaded = self._load()
+        except InputError as error:
+            field = error.field or ""
+            if not field.startswith("columns."):
+                raise
+            raise error.renamed(field.replace("columns.", "data.", 1)) from None
         recorded = isinstance(loaded, Recording)
         kind, times = ("recorded", "times") if recorded else ("simulated", "no times")
         if self.kind not in ("auto", kind):
