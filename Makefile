@@ -30,6 +30,7 @@ setup: $(VENV)/.dev
 run: $(VENV)/.run
 	$(BIN)/dufl plan --out runs/paper-default
 	$(BIN)/dufl compare --resume --out runs/digits
+	$(BIN)/dufl compare --resume --set dataset=weather --policies static,keep-all,dufl --out runs/weather
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
