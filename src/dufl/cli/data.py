@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -118,7 +118,8 @@ def show(
         str | None, _column_option("The columns of the features. Default: all others.", "COLUMN,COLUMN")
     ] = None,
     task: Annotated[
-        str, typer.Option(help="classification, or regression if labels are numbers.", rich_help_panel=RECORDED)
+        str,
+        typer.Option(help="classification, or regression if labels are numbers.", rich_help_panel=RECORDED),
     ] = "classification",
     json: Annotated[
         bool,
@@ -207,9 +208,9 @@ def _stem(name: str) -> str:
 
 
 def _task(text: str) -> "Task":
-    if text == "classification" or text == "regression":
-        return text
-    raise InputError.of("--task", "classification or regression", text)
+    if text not in ("classification", "regression"):
+        raise InputError.of("--task", "classification or regression", text)
+    return cast("Task", text)
 
 
 def _columns(name: str, given: dict[str, str | None]) -> "Columns":
@@ -218,8 +219,9 @@ def _columns(name: str, given: dict[str, str | None]) -> "Columns":
     from dufl.data.datasets.recordings import recording_suffix
 
     named: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if named and recording_suffix(Path(name)) in ("", ".npz"):
-        raise InputError.of(f"--{next(iter(named))}", f"left out for {name}, which is not a table", [*named.values()][0])
+    for key, value in named.items():
+        if recording_suffix(Path(name)) in ("", ".npz"):
+            raise InputError.of(f"--{key}", f"left out for {name}, which is not a table", value)
     if "features" in named:
         named["features"] = tuple(part.strip() for part in named["features"].split(","))
     return Columns(**named)

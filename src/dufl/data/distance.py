@@ -4,8 +4,8 @@ The distance is the Kolmogorov-Smirnov statistic, averaged over the features:
 
     d(A, B) = mean over features of  max over z of |F_A(z) − F_B(z)| ,
 
-with F the share of the samples that are at most z. It is 0 for equal distributions and 1 for separate ones. It
-only depends on the order of the values. So features need not be standardized, and an outlier counts as one
+with F the share of the samples that are at most z. It is 0 for equal distributions and 1 for separate ones.
+It only depends on the order of the values. So features need not be standardized, and an outlier counts as one
 sample, however far out it is. A feature that is constant everywhere does not count. Changes in how features
 depend on each other, or on the label, are not seen if every feature alone keeps its distribution.
 """
@@ -68,13 +68,9 @@ def kolmogorov_smirnov(first: npt.NDArray[np.float32], second: npt.NDArray[np.fl
     (0.0, 0.25, 1.0)
     """
     # The difference is largest at a value of either sample. Equal values count together.
-    at_first = np.searchsorted(first, first, "right") / len(first) - np.searchsorted(
-        second, first, "right"
-    ) / len(second)
-    at_second = np.searchsorted(second, second, "right") / len(second) - np.searchsorted(
-        first, second, "right"
-    ) / len(first)
-    return float(max(np.abs(at_first).max(), np.abs(at_second).max()))
+    values = np.concatenate([first, second])
+    shares = [np.searchsorted(ordered, values, "right") / len(ordered) for ordered in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
 
 
 def _statistics(periods: npt.NDArray[np.float32]) -> Floats:

@@ -98,7 +98,7 @@ class Drift:
 
     @property
     def age_hurts(self) -> bool:
-        """Whether old models lose more than 0.01 of accuracy or R², and more than twice the standard error."""
+        """Whether they lose more than 0.01 of accuracy or R², and more than twice the standard error."""
         loss, error = self.age_loss
         return loss > max(RELEVANT, 2 * error)
 
@@ -138,8 +138,8 @@ class Drift:
         if self.used < 0.9 * most:
             line += f"; distances and models use {self.used:,} of each"
         lines = [line]
-        alone = np.flatnonzero(self.labels.max(axis=1) == 1.0) if self.recording.task != "regression" else []
-        if len(alone):
+        alone = np.flatnonzero(self.labels.max(axis=1) == 1.0)
+        if len(alone) and self.recording.task != "regression":
             places = ", ".join(f"{t + 1}" for t in alone)
             has = "period {} has" if len(alone) == 1 else "periods {} have"
             lines.append(f"{has.format(places)} one class only: a model of it always predicts this class")
@@ -180,7 +180,7 @@ class Drift:
     def _loss(self) -> Floats:
         """The score of every model less that of the fresh model of the tested period."""
         bounded = np.maximum(self.scores, WORST)
-        return bounded - np.diagonal(bounded)[None, :]
+        return np.asarray(bounded - np.diagonal(bounded)[None, :])
 
 
 def measure_drift(
@@ -251,7 +251,7 @@ def _halves(
 
 def _labels(recording: Recording, timeline: Timeline) -> Floats:
     """Shares of the classes, or mean and quantiles of numbers."""
-    rows = []
+    rows: list[Any] = []
     for t in range(timeline.num_rounds):
         labels = recording.samples.labels[timeline.period(t)]
         if recording.task == "regression":

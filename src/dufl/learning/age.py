@@ -2,7 +2,8 @@
 
 Every period has a half to train on and a half to test on. Every model has features standardized with the mean
 and the deviation of its own training half, as it would have if it had been built then, and clipped to ±10
-deviations, so that outliers do not decide. Models have a small ridge penalty, RIDGE/2·‖w‖².
+deviations, so that single values of other periods do not decide. Models have a small ridge penalty,
+RIDGE/2·‖w‖².
 
 Classes: logistic regression with the compiled kernel, by gradient descent with momentum. Every step uses the
 whole half. So there is no order of samples, and no randomness. Numbers: linear regression, solved exactly.

@@ -10,10 +10,9 @@ from matplotlib.colors import Normalize
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dufl.experiment.drift import WORST, Drift
-from dufl.formatting import count
 from dufl.report.chart_spec import BLUE, COLORS, GREY, ORANGE
 from dufl.report.figures import NotebookFigure, style
 
@@ -65,7 +64,7 @@ def _draw_classes(axes: Axes, drift: Drift, edges: Positions) -> None:
     for area in areas:
         area.set(edgecolor="white", linewidth=0.6)
     axes.set(title="Share of the classes", ylim=(0, 1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.grid(False)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -102,7 +101,9 @@ def _draw_numbers(axes: Axes, drift: Drift, edges: Positions) -> None:
 
 def _draw_distances(axes: Axes, drift: Drift, edges: Positions) -> None:
     centres, distances = (edges[1:] + edges[:-1])[1:] / 2, drift.distances
-    axes.plot(centres, distances.from_first[1:], "o-", color=BLUE, markersize=4, label="from the\nfirst period")
+    axes.plot(
+        centres, distances.from_first[1:], "o-", color=BLUE, markersize=4, label="from the\nfirst period"
+    )
     previous = distances.from_previous[1:]
     axes.plot(centres, previous, "s-", color=ORANGE, markersize=4, label="from the\nprevious period")
     label = "noise: 95 % of a\nshuffled recording"
@@ -115,13 +116,13 @@ def _draw_distances(axes: Axes, drift: Drift, edges: Positions) -> None:
 def _time_axis(axes: Axes, drift: Drift, edges: Positions, numbered: bool) -> None:
     axes.set_xlim(edges[0], edges[-1])
     if drift.recording.dated:
-        locator = AutoDateLocator(minticks=3, maxticks=7)
+        locator = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
         axes.xaxis_date()
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     else:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
-        axes.xaxis.get_major_locator().set_params(nbins=6)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if not numbered:
         axes.set_xlabel("time (UTC)" if drift.recording.dated else "time")
         return
@@ -137,10 +138,7 @@ def _draw_scores(figure: Figure, axes: Axes, drift: Drift) -> None:
     regression = drift.recording.task == "regression"
     number, scores = drift.num_periods, drift.scores if regression else 100 * drift.scores
     shown = np.maximum(scores, WORST if regression else 0)
-    low, high = float(np.nanmin(shown, initial=np.inf)), float(np.nanmax(shown, initial=-np.inf))
-    if not low < high:  # all the same, or none known
-        low, high = (low - 0.5, high + 0.5) if np.isfinite(low) else (0.0, 1.0)
-    norm = Normalize(low, high)
+    norm = Normalize(*_limits(shown, least=0.2 if regression else 20.0, top=1.0 if regression else 100.0))
     past = np.tri(number, number, -1, dtype=bool)
     axes.imshow(np.where(past, shown, np.nan), cmap="viridis", norm=norm, alpha=_PAST)
     image = axes.imshow(np.where(past, np.nan, shown), cmap="viridis", norm=norm)
@@ -159,30 +157,45 @@ def _draw_scores(figure: Figure, axes: Axes, drift: Drift) -> None:
     axes.set(xlabel=f"tested on period\n{age_line(drift)}", ylabel="trained on period")
     extend = "min" if regression and np.nanmin(scores, initial=np.inf) < WORST else "neither"
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend=extend)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     if not regression:
-        bar.ax.yaxis.set_major_formatter(PercentFormatter(100, decimals=0))
+        bar.ax.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
+
+
+def _limits(values: Positions, least: float, top: float) -> tuple[float, float]:
+    """The ends of the colours: at least `least` apart, so that noise does not look like a pattern."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return top - least, top
+    low, high = float(known.min()), float(known.max())
+    wider = max(0.0, least - (high - low)) / 2
+    high = min(top, high + wider)
+    return min(low - wider, high - least), high
 
 
 def age_line(drift: Drift) -> str:
     """The change of the score at three ages."""
-    ages = sorted({1, (1 + drift.old) // 2, drift.old} - {0})
+    ages = sorted({1, (1 + drift.old) // 2, drift.old})
     unit = "" if drift.recording.task == "regression" else " points"
-    texts = [f"{count(age, 'period')} old: {drift.effect_text(age)}{unit}" for age in ages]
-    return f"compared with a fresh model: {'; '.join(texts)}"
+    first = f"{drift.effect_text(1)}{unit} when 1 period old"
+    return (
+        f"against a fresh model: {', '.join([first, *(f'{drift.effect_text(a)} at {a}' for a in ages[1:])])}"
+    )
 
 
 def _write_cells(
     axes: Axes, image: AxesImage, scores: Positions, past: npt.NDArray[np.bool_], regression: bool
 ) -> None:
     size = 7.5 if len(scores) <= 12 else 6
-    for (i, j), score in np.ndenumerate(scores):
+    bright = np.asarray(image.to_rgba(scores))[..., :3] @ [0.299, 0.587, 0.114]
+    for (i, j), value in np.ndenumerate(scores):
+        score = float(value)
         if not np.isfinite(score):
             continue
-        red, green, blue, _ = image.cmap(image.norm(max(score, WORST) if regression else score))
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 and not past[i, j]
+        dark = bright[i, j] < 0.5 and not past[i, j]
         text = f"{score:.0f}" if not regression else f"{score:.2f}" if score > -9.95 else "< −9"
-        text = text.replace("-", "−")
+        text = text.replace("-0.00", "0.00").replace("-", "−")
         axes.text(j, i, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
 
 
