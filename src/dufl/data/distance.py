@@ -19,7 +19,7 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
-SHUFFLES = 5
+SHUFFLED = 100  # distances of shuffled periods, at least
 QUANTILE = 0.95
 
 
@@ -48,8 +48,8 @@ def measure_distances(parts: Sequence[Matrix], generator: np.random.Generator) -
     pool = np.concatenate(parts).reshape(len(parts), len(parts[0]), -1)
     flat = pool.reshape(-1, pool.shape[2])
     varying = np.flatnonzero(flat.min(axis=0) != flat.max(axis=0))
-    sums, shuffled = np.zeros((2, len(parts))), np.zeros((SHUFFLES, 2, len(parts)))
-    orders = [generator.permutation(len(flat)) for _ in range(SHUFFLES)]
+    orders = [generator.permutation(len(flat)) for _ in range(-(-SHUFFLED // (2 * len(parts) - 3)))]
+    sums, shuffled = np.zeros((2, len(parts))), np.zeros((len(orders), 2, len(parts)))
     for feature in varying:
         values = flat[:, feature]
         sums += _statistics(values.reshape(len(parts), -1))

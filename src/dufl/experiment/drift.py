@@ -7,17 +7,17 @@ noise and all models train on equally much. In every period:
     distances   of the features from the first and the previous period; see `dufl.data.distance`
     scores      of a model of every period, tested on every period; see `dufl.learning.age`
 
-A period is cut into blocks of consecutive samples. Half of the blocks are for training, the other half for
+A period is cut into blocks of consecutive samples. Of every two blocks, one is for training and the other for
 testing. Neighbours, which are often alike, are seldom on both sides. Large periods are represented by some of
 their samples, equally many in all periods.
 
     >>> from dufl.data.datasets import load_recording
     >>> drift = measure_drift(load_recording("weather"), periods=6)
-    >>> drift.scores.shape, drift.drifts, drift.age_loss[0] < 0.05
+    >>> drift.scores.shape, drift.drifts, drift.age_loss < 0.05
     ((6, 6), True, True)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,9 +39,11 @@ LEAST, MOST = 10, 4000  # samples of a period: needed, and used
 NUMBERS = 1 << 21  # features used of a period, over all of its samples
 MOST_PERIODS = 100
 BLOCKS = 20  # of a period
+SHUFFLED = 60  # models of shuffled periods, at least
 WORST = -1.0  # a lower R² counts as this in means
 RELEVANT = 0.01  # a smaller loss of accuracy or R² does not matter
 LARGE = 0.05  # a smaller loss is little
+SMALL = 0.1  # a distance that exceeds noise by less is little
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class Drift:
             quantile of the labels, of shape (periods, 3). All samples are used.
         distances: between the features of periods, and the level of noise.
         scores: of the model trained on period i and tested on period j: accuracy, or R² for regression.
+        shuffled_loss: the root mean square of `age_loss` if the samples are shuffled over all periods.
         used: the number of samples that represent a period, half for training and half for testing.
     """
 
@@ -63,6 +66,7 @@ class Drift:
     labels: Floats
     distances: Distances
     scores: Floats
+    shuffled_loss: float
     used: int
 
     @property
@@ -77,8 +81,8 @@ class Drift:
         effect(a) = mean over j of  score(j − a, j) − score(j, j) .  Both are tested on the same samples, so a
         period that is hard for every model does not count as age. R² below −1 counts as −1.
         """
-        loss = self._loss
-        return np.array([_mean(np.diagonal(loss, a)) for a in range(self.num_periods)])
+        loss = _losses(self.scores)
+        return np.array([-_mean(np.diagonal(loss, a)) for a in range(self.num_periods)])
 
     @property
     def drifts(self) -> bool:
@@ -86,21 +90,24 @@ class Drift:
         away, noise = self.distances.from_first[1:], self.distances.noise
         return bool(np.median(away) > noise or away.max() > 1.5 * noise)
 
-    @cached_property
-    def age_loss(self) -> tuple[float, float]:
-        """What models lose that are at least half of the recording old, and the standard error of it."""
-        half = self.num_periods // 2
-        lost = np.array([-_mean(self._loss[: j - half + 1, j]) for j in range(half, self.num_periods)])
-        lost = lost[np.isfinite(lost)]
-        alone = np.sqrt(1.0 / self.used)  # at most, the deviation of a difference of two accuracies
-        error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else alone
-        return _mean(lost), float(error)
+    @property
+    def age_loss(self) -> float:
+        """What models lose of accuracy or R² that are at least half of the recording old."""
+        return _mean(_old_losses(self.scores))
+
+    @property
+    def age_error(self) -> float:
+        """The standard error of `age_loss` between the tested periods; 0 if there is only one."""
+        lost = _old_losses(self.scores)
+        return float(lost.std(ddof=1) / np.sqrt(len(lost))) if len(lost) > 1 else 0.0
 
     @property
     def age_hurts(self) -> bool:
-        """Whether they lose more than 0.01 of accuracy or R², and more than twice the standard error."""
-        loss, error = self.age_loss
-        return loss > max(RELEVANT, 2 * error)
+        """Whether old models lose more than 0.01, and clearly more than by chance.
+
+        That is more than twice the standard error, and more than three times that of a shuffled recording.
+        """
+        return self.age_loss > max(RELEVANT, 2 * self.age_error, 3 * self.shuffled_loss)
 
     @property
     def old(self) -> int:
@@ -117,9 +124,9 @@ class Drift:
     def sentence(self) -> str:
         """Whether the features drift and whether age hurts, with the numbers."""
         noise, most = self.distances.noise, float(self.distances.from_first.max())
-        little = " a little" if most < 3 * noise else ""
+        little = " a little" if most < noise + SMALL else ""
         drifts = f"features drift{little}" if self.drifts else "features do not drift beyond noise"
-        slightly = " a little" if self.age_loss[0] < LARGE else ""
+        slightly = " a little" if self.age_loss < LARGE else ""
         hurts = f"age hurts{slightly}" if self.age_hurts else "age does not hurt"
         link = "and" if self.drifts == self.age_hurts else "but"
         regression = self.recording.task == "regression"
@@ -170,17 +177,14 @@ class Drift:
             "noise": self.distances.noise,
             "r2" if regression else "accuracy": self.scores.tolist(),
             "age_effect": self.age_effect.tolist(),
+            "age_loss": self.age_loss,
+            "age_error": self.age_error,
+            "shuffled_loss": self.shuffled_loss,
             "drifts": self.drifts,
             "age_hurts": self.age_hurts,
             "sentence": self.sentence(),
             "notes": self.notes(),
         }
-
-    @cached_property
-    def _loss(self) -> Floats:
-        """The score of every model less that of the fresh model of the tested period."""
-        bounded = np.maximum(self.scores, WORST)
-        return np.asarray(bounded - np.diagonal(bounded)[None, :])
 
 
 def measure_drift(
@@ -200,13 +204,30 @@ def measure_drift(
     timeline = _divide(recording, periods)
     generator = np.random.default_rng([seed, 20])
     halves = _halves(recording, timeline, generator)
-    samples = recording.samples
     rows = [np.sort(np.concatenate(pair)) for pair in halves]
-    parts = [samples.take(own).to_float().reshape(len(own), -1) for own in rows]
+    parts = [recording.samples.take(own).to_float().reshape(len(own), -1) for own in rows]
     distances = measure_distances(parts, generator)
-    train, test = ([samples.take(pair[side]) for pair in halves] for side in (0, 1))
-    scores = score_matrix(train, test, recording.num_classes, progress)
-    return Drift(recording, timeline, _labels(recording, timeline), distances, scores, len(rows[0]))
+    every, shuffles = np.concatenate(rows), max(4, -(-SHUFFLED // periods))
+    mixed = [generator.permutation(every).reshape(periods, 2, -1) for _ in range(shuffles)]
+    scores, *shuffled = _all_scores(recording, [np.array(halves), *mixed], progress)
+    noise = float(np.sqrt(_mean(np.square([_mean(_old_losses(found)) for found in shuffled]))))
+    labels = _labels(recording, timeline)
+    return Drift(recording, timeline, labels, distances, scores, noise, len(rows[0]))
+
+
+def _all_scores(
+    recording: Recording, orders: Sequence[Indices], progress: Callable[[float], object]
+) -> list[Floats]:
+    """The scores of every order of the samples, of shape (periods, 2, samples): train on [0], test on [1]."""
+    found = []
+    for n, order in enumerate(orders):
+        train, test = ([recording.samples.take(half) for half in order[:, side]] for side in (0, 1))
+
+        def advance(share: float, n: int = n) -> None:
+            progress((n + share) / len(orders))
+
+        found.append(score_matrix(train, test, recording.num_classes, advance))
+    return found
 
 
 def _divide(recording: Recording, periods: int) -> Timeline:
@@ -233,8 +254,8 @@ def _halves(
     for t in range(timeline.num_rounds):
         period = timeline.period(t)
         places = np.arange(period.stop - period.start)
-        blocks = min(BLOCKS, len(places))
-        chosen = generator.permutation(blocks)[: blocks // 2]
+        blocks = min(BLOCKS, len(places) // 2 * 2)
+        chosen = 2 * np.arange(blocks // 2) + generator.integers(0, 2, blocks // 2)  # one of two neighbours
         first = np.isin(places * blocks // len(places), chosen)
         pairs.append((period.start + places[first], period.start + places[~first]))
     features = int(np.prod(recording.shape))
@@ -266,3 +287,16 @@ def _mean(values: Floats) -> float:
     """The mean of the values that are numbers; NaN if there are none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def _losses(scores: Floats) -> Floats:
+    """What every model loses compared with the fresh model of the tested period; R² is at least −1."""
+    bounded = np.maximum(scores, WORST)
+    return np.asarray(np.diagonal(bounded)[None, :] - bounded)
+
+
+def _old_losses(scores: Floats) -> Floats:
+    """The mean loss of models at least half of the recording old, for every period that has such models."""
+    half, losses = len(scores) // 2, _losses(scores)
+    lost = np.array([_mean(losses[: j - half + 1, j]) for j in range(half, len(scores))])
+    return np.asarray(lost[np.isfinite(lost)])
