@@ -18,7 +18,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from dufl.cli.common import parse_changes
+from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset, load_dataset
+from dufl.data.recording import make_recording
 from dufl.data.samples import Samples
 from dufl.experiment.callbacks import Action
 from dufl.experiment.config import Experiment
@@ -143,15 +145,23 @@ def logistic(console: Console) -> None:
 
 def overhead(console: Console) -> None:
     """The time per round other than local SGD: buffers, noise, aggregation, evaluation, records."""
-    config = load(["training.local_epochs=20", "game.time_sensitivity=0.75"])
-    dataset = images((1, 28, 28))
-    simulation = config.data.simulation(dataset, config.game, 0)
-    engine = CompiledEngine(simulation, config.training)
-    federation = Federation(config.game, simulation, Half(HELD), config.training, engine)
+    config = load(["training.local_epochs=20", "game.time_sensitivity=0.75", "num_rounds=40"])
+    simulation = config.data.simulation(images((1, 28, 28)), config.game, 0)
+    _overhead(console, config, simulation, "a round of W with 20 epochs and data update")
+    size = CLIENTS * HELD * 41 // 2 + 20_000
+    every = images((28, 28), size).train
+    recording = make_recording("random", every.features, every.labels, np.arange(size))
+    replay = config.data.replace(warm_up=20_000 / size).replay(recording, config.game, 0)
+    _overhead(console, config, replay, "the same on recorded data")
+
+
+def _overhead(console: Console, config: Experiment, data: ClientData, what: str) -> None:
+    engine = CompiledEngine(data, config.training)
+    federation = Federation(config.game, data, Half(HELD), config.training, engine)
     for _ in range(5):
         federation.play()
     tasks = [federation._task(k, buffer.snapshot()) for k, buffer in enumerate(federation._buffers)]
-    features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
+    features = [t.features(data.pool.features, data.ageing, 0).reshape(len(t.labels), -1) for t in tasks]
 
     def one(k: int) -> Any:  # shuffling counts as SGD
         order = tasks[k].shuffles(config.training)
@@ -167,7 +177,7 @@ def overhead(console: Console) -> None:
     engine.close()
     whole, sgd = float(np.median(rounds)), float(np.median(alone))
     console.print(
-        f"a round of W with 20 epochs and data update: {1e3 * whole:.0f} ms, local SGD alone "
+        f"{what}: {1e3 * whole:.0f} ms, local SGD alone "
         f"{1e3 * sgd:.0f} ms: {100 * (whole - sgd) / whole:.0f} % of it is overhead (target: 15)"
     )
 

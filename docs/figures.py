@@ -30,10 +30,12 @@ from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
 from dufl.experiment.compare import Cell, compare, grid
 from dufl.experiment.config import Experiment
+from dufl.experiment.drift import measure_drift
 from dufl.experiment.files import write_text
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
 from dufl.game.plan import Plan
+from dufl.report.drift_figure import drift_figure
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plot_plan, save, style
 from dufl.report.sample_images import data_figure
 
@@ -76,6 +78,7 @@ def main() -> None:
             publish(recorded_figures.front_figure(found), "freshness")
             publish(recorded_figures.all_figure(found), "recordings")
             splice("recordings", recorded_figures.table(found))
+            publish(drift_figure(measure_drift(dufl.load_recording("insects"))), "drift")
     screenshots.report()
     screenshots.explorer()
     splice("leaders", leaders_table(leaders))
