@@ -23,6 +23,7 @@ from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
 from dufl.experiment.sections import ClientsSection, Data, Leader, column
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
+from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve
 from dufl.game.population import Clients, Distribution
@@ -96,7 +97,9 @@ class Experiment(Inputs):
         Clients that were not drawn are stored in `clients_file`. Plugins that cannot be imported are
         described in angle brackets. Such a file can be read, but not used for training.
         """
-        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n != "clients"}
+        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n not in ("clients", "loss")}
+        if self.game.loss is not None:
+            game["loss"] = _law(self.game.loss)
         if self.clients.file is None:
             clients = {n: _plain(v) for n, v in self.clients if v is not None}
         else:
@@ -255,6 +258,14 @@ def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
         return make()
     except InputError as error:
         raise error.within(name, source) from None
+
+
+def _law(law: Any) -> Any:
+    """A loss law as a TOML table; a user's own is described."""
+    if not isinstance(law, PowerLaw):
+        return describe(law)
+    table = law.model_dump(exclude_none=True)
+    return {name: [list(row) for row in v] if name == "covariance" else v for name, v in table.items()}
 
 
 def _plain(value: Any) -> Any:

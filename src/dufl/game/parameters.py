@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dufl.errors import InputError
+from dufl.game.loss import ConvergenceBound, LossLaw, checked_law
 from dufl.game.population import Clients
 from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, must_be
 
@@ -50,6 +51,8 @@ class Game(Inputs):
         staleness_weight: κ3.
         payment_range: the payments R per round that the server may offer.
         conservation_range: the conservation rates θ that the server may require.
+        loss: the loss law ℓ(N/D, S): a `PowerLaw`, or a function of (N/D, S). None is the paper's bound, with
+            the weights above.
 
     >>> Game(num_rounds=50).time_sensitivity
     0.75
@@ -69,6 +72,16 @@ class Game(Inputs):
     staleness_weight: NonNegative = 1e-2
     payment_range: PaymentRange = (0.0, 500.0)
     conservation_range: ConservationRange = (0.0, 1.0)
+    loss: Annotated[Any, BeforeValidator(checked_law)] = None
+
+    @property
+    def law(self) -> LossLaw:
+        """The loss law; the paper's bound by default."""
+        if self.loss is not None:
+            return self.loss  # type: ignore[no-any-return]
+        return ConvergenceBound.of(
+            self.volume_weight * self.sampling_noise**2, self.staleness_weight * self.time_sensitivity**2
+        )
 
     @model_validator(mode="before")
     @classmethod

@@ -17,10 +17,13 @@ round is weighted by the mean of κ1^(T−1−t).
 
 import numpy as np
 
+from dufl.game.loss import terms_of
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
 
 RATES = 101  # conservation rates that are compared
+PAYMENTS = 241  # payments that are compared under a general loss law
+SMALLEST_SHARE = 1e-12  # of the largest payment
 
 
 def response(clients: Clients, conservation_rate: float) -> float:
@@ -36,6 +39,8 @@ def total_volume(clients: Clients, payment: float, conservation_rate: float) -> 
 
 def likely_offer(game: Game) -> tuple[float, float]:
     """The payment and the conservation rate with the least stationary cost, within the game's ranges."""
+    if game.loss is not None:
+        return _likely_offer_by_law(game)
     low, high = game.payment_range
     rates = np.linspace(*game.conservation_range, RATES)
     fresh = np.maximum(1 - rates, 1 / game.num_rounds)
@@ -52,3 +57,23 @@ def likely_offer(game: Game) -> tuple[float, float]:
         lost = np.divide(scarcity, np.sqrt(payments), out=np.zeros_like(scarcity), where=scarcity > 0)
     best = int(np.argmin(weight * payments + lost + aged))
     return float(payments[best]), float(rates[best])
+
+
+def _likely_offer_by_law(game: Game) -> tuple[float, float]:
+    """The same for any loss law, by comparing payments of many magnitudes."""
+    low, high = game.payment_range
+    rates = np.linspace(*game.conservation_range, RATES)
+    fresh = np.maximum(1 - rates, 1 / game.num_rounds)
+    answers = np.array([response(game.clients, 1 - share) for share in fresh])
+    payments = np.clip(
+        np.geomspace(max(low, high * SMALLEST_SHARE, 1e-300), max(high, 1e-300), PAYMENTS), low, high
+    )
+    with np.errstate(divide="ignore", over="ignore"):
+        scarcity = game.clients.num_clients / np.sqrt(payments[:, None] * answers / 2)
+    little, old = terms_of(game.loss, scarcity, np.broadcast_to(1 / fresh, scarcity.shape))
+    weight = game.payment_weight
+    counted = (1 - weight) * float(np.mean(game.decay ** np.arange(game.num_rounds)))
+    with np.errstate(invalid="ignore"):
+        cost = weight * payments[:, None] + (counted * (little + old) if counted else 0 * little)
+    i, j = np.unravel_index(int(np.nanargmin(cost)), cost.shape)
+    return float(payments[i]), float(rates[j])

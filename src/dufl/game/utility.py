@@ -3,7 +3,8 @@
     payment to a client   P_k(t) = R·D_k(t)/φ(t)
     cost of a client      C_k(t) = α_k·Δ_k(t)² + β_k·D_k(t)²
     utility of a client   U_k = Σ_t [P_k(t) − C_k(t)]
-    cost of the server    U = Σ_t [γ·R + (1−γ)·κ1^{T−1−t}·(κ2·N·ψ²/φ(t) + κ3·σ²·S(t))]
+    cost of the server    U = Σ_t [γ·R + (1−γ)·κ1^{T−1−t}·ℓ(N/φ(t), S(t))]
+                          with the paper's bound   ℓ(N/φ, S) = κ2·ψ²·N/φ + κ3·σ²·S   or another loss law
     Theorem 1             E[F(w(T)) − F*] ≤ κ1^T·E[F(w(0)) − F*]
                                             + Σ_t κ1^{T−1−t}·[κ2·N·ψ²/φ(t) + κ3·σ²·S(t) + Ω_t]
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.game.dynamics import Array, staleness
+from dufl.game.loss import terms_of
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
 
@@ -103,8 +105,16 @@ def convergence_bound(
 
 
 def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tuple[Array, Array]:
-    """Terms (2) and (3) of Theorem 1, by round, with their weight κ1^{T−1−t}."""
+    """The two terms of the loss law, by round, with their weight κ1^{T−1−t}.
+
+    Those of the paper's bound are terms (2) and (3) of Theorem 1.
+    """
     forgotten = _forgetting(game)[: len(total_volume)]
+    if game.loss is not None:
+        scarcity = np.full_like(total_volume, np.inf)
+        np.divide(game.clients.num_clients, total_volume, out=scarcity, where=total_volume > 0)
+        little, old = terms_of(game.loss, scarcity, mean_staleness)
+        return forgotten * little, forgotten * old
     noise = game.volume_weight * game.clients.num_clients * game.sampling_noise**2
     nothing = np.full_like(total_volume, np.inf)
     with np.errstate(over="ignore"):  # a tiny volume counts as none

@@ -1,0 +1,153 @@
+"""What little data and old data cost the model: the loss law ℓ(N/D, S) in the server's cost.
+
+D is the total volume, so N/D is how scarce samples are per client, and S is their mean staleness.
+
+    ConvergenceBound    κ2·ψ²·(N/D) + κ3·σ²·S        terms (2) and (3) of Theorem 1: a bound
+    PowerLaw            floor + a·(N/D)^p + b·(S/10)^q + e·(N·S/D)^r        a description, fitted to trainings
+
+In the steady state a client collects D/S samples per round, so N·S/D is how scarce *fresh* samples are. A
+power law is in units of what was measured: the error 1 − accuracy, the loss, or the RMSE. With p = q = 1,
+e = 0 and the weights of the bound it is the bound.
+
+The clients' game does not contain the law. Any law keeps the equilibrium, its uniqueness and its certificate;
+only the server's choice changes.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.errors import InputError
+from dufl.inputs import Inputs, NonNegative, Number, must_be
+
+Array = npt.NDArray[np.float64]
+Unit = Literal["error", "loss", "rmse"]
+OwnLaw = Callable[[Array, Array], npt.ArrayLike]  # (N/D, S) → loss of a round
+AGE = 10.0  # rounds: the staleness at which the second term of a power law equals its weight
+PARAMETERS = (
+    "floor",
+    "volume_weight",
+    "volume_exponent",
+    "staleness_weight",
+    "staleness_exponent",
+    "flow_weight",
+    "flow_exponent",
+)
+Exponent = Annotated[Number, must_be("in (0, 50]", lambda v: 0 < v <= 50)]
+Covariance = Annotated[
+    tuple[tuple[Number, ...], ...],
+    must_be(
+        f"a matrix of {len(PARAMETERS)} × {len(PARAMETERS)} numbers",
+        lambda m: len(m) == len(PARAMETERS) and all(len(row) == len(PARAMETERS) for row in m),
+    ),
+]
+
+
+class PowerLaw(Inputs):
+    """The loss of a round as a sum of powers of scarcity N/D, staleness S and their product.
+
+    Attributes:
+        floor: the loss with any amount of fresh data.
+        volume_weight: a, the loss added by one sample per client.
+        volume_exponent: p.
+        staleness_weight: b, the loss added by a mean staleness of ten rounds.
+        staleness_exponent: q.
+        flow_weight: e, the loss added by one fresh sample per client and round.
+        flow_exponent: r.
+        unit: what the loss is: "error" (1 − accuracy), "loss" or "rmse".
+        covariance: of the parameters in the order above; None if their uncertainty is not known.
+        noise: the standard deviation of a measurement around the law, in the unit of the law.
+
+    >>> law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
+    >>> law(0.01, 1.0)
+    0.13
+    """
+
+    floor: Number = 0.0
+    volume_weight: NonNegative = 0.0
+    volume_exponent: Exponent = 1.0
+    staleness_weight: NonNegative = 0.0
+    staleness_exponent: Exponent = 1.0
+    flow_weight: NonNegative = 0.0
+    flow_exponent: Exponent = 1.0
+    unit: Unit = "error"
+    covariance: Covariance | None = None
+    noise: NonNegative = 0.0
+
+    @property
+    def parameters(self) -> Array:
+        """All parameters, in the order of `PARAMETERS`."""
+        return np.array([getattr(self, name) for name in PARAMETERS])
+
+    def terms(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> tuple[Array, Array]:
+        """The loss above the floor from too little data, and from old data; infinite without any data."""
+        x, s = np.asarray(scarcity, np.float64), np.asarray(staleness, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            little = self.volume_weight * x**self.volume_exponent
+            if self.flow_weight:
+                little = little + self.flow_weight * (x * s) ** self.flow_exponent
+            old = self.staleness_weight * (s / AGE) ** self.staleness_exponent
+        return np.where(np.isinf(x), np.inf, little), np.asarray(old)
+
+    def __call__(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Any:
+        """ℓ(N/D, S)."""
+        little, old = self.terms(scarcity, staleness)
+        total = self.floor + little + old
+        return total if total.ndim else float(total)
+
+    def gradient(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Array:
+        """The derivative of ℓ with respect to every parameter; of shape (7, ...)."""
+        x, s = np.asarray(scarcity, np.float64), np.asarray(staleness, np.float64)
+        parts = [np.ones(np.broadcast(x, s).shape)]
+        for base, weight, exponent in (
+            (x + 0 * s, self.volume_weight, self.volume_exponent),
+            (s / AGE + 0 * x, self.staleness_weight, self.staleness_exponent),
+            (x * s, self.flow_weight, self.flow_exponent),
+        ):
+            power = base**exponent
+            parts += [power, weight * power * np.log(np.maximum(base, 1e-300))]
+        return np.array(parts)
+
+
+class ConvergenceBound(PowerLaw):
+    """Terms (2) and (3) of Theorem 1 as a law: κ2·ψ²·(N/D) + κ3·σ²·S. It is a bound, in no unit."""
+
+    @classmethod
+    def of(cls, volume_weight: float, staleness_weight: float) -> "ConvergenceBound":
+        """The bound with the weights κ2·ψ² and κ3·σ²."""
+        return cls(volume_weight=volume_weight, staleness_weight=AGE * staleness_weight)
+
+
+LossLaw = PowerLaw | OwnLaw
+
+
+def checked_law(value: object) -> LossLaw | None:
+    """A law from a table of a file, a `PowerLaw`, or a function of (N/D, S)."""
+    if value is None or isinstance(value, PowerLaw):
+        return value
+    if isinstance(value, dict):
+        return PowerLaw(**{name: _tupled(v) if name == "covariance" else v for name, v in value.items()})
+    if not callable(value):
+        rule = "a table of a power law, a PowerLaw, or a function of (N/D, S)"
+        raise InputError.of("loss", rule, value, text=f"{value!r:.80}")
+    return value
+
+
+def _tupled(value: object) -> object:
+    return tuple(tuple(row) for row in value) if isinstance(value, list) else value
+
+
+def terms_of(law: LossLaw, scarcity: Array, staleness: Array) -> tuple[Array, Array]:
+    """The loss above the floor from too little and from old data; a user's own law is one term."""
+    if isinstance(law, PowerLaw):
+        return law.terms(scarcity, staleness)
+    there = np.isfinite(scarcity)
+    loss = np.full(scarcity.shape, np.inf)
+    made = np.asarray(law(np.where(there, scarcity, 1.0), staleness), np.float64)
+    if made.shape not in ((), scarcity.shape) or np.isnan(made).any():
+        rule = f"numbers of shape {scarcity.shape}"
+        raise InputError.of("what the loss law returns", rule, f"{made.dtype} {made.shape}")
+    loss[there] = np.broadcast_to(made, scarcity.shape)[there]
+    return loss, np.zeros_like(loss)
