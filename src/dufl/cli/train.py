@@ -158,7 +158,13 @@ def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
         task = progress.add_task("planning", total=rounds)
 
         def watch(record: "Record") -> None:
-            description = f"accuracy {100 * record.accuracy:.1f} %"
-            progress.update(task, completed=record.round + 1, description=description)
+            progress.update(task, completed=record.round + 1, description=_score(record))
 
         yield watch
+
+
+def _score(record: "Record") -> str:
+    """The accuracy or the RMSE of a round; nothing if its period has no samples."""
+    if "rmse" in record.metrics and record.accuracy != record.accuracy:
+        return f"RMSE {record.metrics['rmse']:.4g}" if record.period and record.period.samples else ""
+    return f"accuracy {100 * record.accuracy:.1f} %" if record.accuracy == record.accuracy else ""
