@@ -1,5 +1,6 @@
 """`dufl train`: train a federation on this machine, with or without data update."""
 
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,7 +165,8 @@ def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
 
 
 def _score(record: "Record") -> str:
-    """The accuracy or the RMSE of a round; nothing if its period has no samples."""
-    if "rmse" in record.metrics and record.accuracy != record.accuracy:
-        return f"RMSE {record.metrics['rmse']:.4g}" if record.period and record.period.samples else ""
-    return f"accuracy {100 * record.accuracy:.1f} %" if record.accuracy == record.accuracy else ""
+    """The accuracy or the RMSE of a round; nothing if it is unknown, as for a period without samples."""
+    if not math.isnan(record.accuracy):
+        return f"accuracy {100 * record.accuracy:.1f} %"
+    error = record.metrics.get("rmse", math.nan)
+    return "" if math.isnan(error) else f"RMSE {error:.4g}"
