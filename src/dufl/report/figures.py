@@ -296,9 +296,10 @@ def _draw(axes: Axes, chart: Chart) -> None:
         axes.axvline(position, color=GREY, linewidth=0.9, linestyle=":")
     bars = [series for series in chart.series if series.kind == "bar"]
     areas = [series for series in chart.series if series.kind == "area"]
-    if areas and np.isfinite([series.y for series in areas]).all():
+    if areas and (finite := np.isfinite([series.y for series in areas]).all(axis=0)).any():
         labels, colors = [series.name for series in areas], [series.color for series in areas]
-        axes.stackplot(areas[0].x, [series.y for series in areas], labels=labels, colors=colors, alpha=0.8)
+        heights = [np.asarray(series.y)[finite] for series in areas]
+        axes.stackplot(np.asarray(areas[0].x)[finite], heights, labels=labels, colors=colors, alpha=0.8)
     for place in range(len(bars)):
         _draw_bars(axes, chart, bars, place)
     for series in chart.series:
@@ -401,5 +402,5 @@ def _label(axes: Axes, chart: Chart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if chart.y.range:
         axes.set_ylim(*chart.y.range)
-    elif chart.y.from_zero:
+    elif chart.y.from_zero and np.isfinite(axes.dataLim.ymin):
         axes.set_ylim(bottom=min(0.0, axes.dataLim.ymin))

@@ -53,7 +53,9 @@ class Measure:
         """A value in tables, whose heads have the unit."""
         if value is None or math.isnan(value):
             return UNKNOWN
-        return f"{100 * value:.2f}" if self.larger_is_better else f"{value:.4g}"
+        if self.larger_is_better:
+            return f"{100 * value:.2f}"
+        return f"{value:.4g}" if value == 0 or value >= 1e-3 else f"{value:.1e}"
 
     def drawn(self, value: float) -> float:
         """A value in charts and for sorting."""

@@ -25,6 +25,8 @@ from dufl.report.setup_section import name_of
 
 ROWS = 100  # of the table of updates left out at most
 SILENT = "no answer"
+PLANNED = "Wide lines are planned values; thin lines are measured in the clients' buffers."
+OWN = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -138,14 +140,10 @@ def data_section(groups: Sequence[Group], plannings: Sequence[Planning], arrival
     for part in parts(groups):
         lines = {line_of(group): owners[group].followed_by(group) for group in part.groups}
         plans = {line: plan for line, plan in lines.items() if plan is not None}
-        text = "Wide lines are planned values; thin lines are measured in the clients' buffers."
-        own = (
-            "The runs use a custom policy of data update: there is no plan to compare the measurements with."
-        )
         charts = data_charts(list(lines), plans)
         if part.measure is not RMSE:
             charts.append(classes_chart(list(lines), arrival))
-        paragraphs = [text if plans else "" if part.measure else own, *missing_texts(part)]
+        paragraphs = [PLANNED if plans else "" if part.measure else OWN, *missing_texts(part)]
         said = [Paragraph(one) for one in paragraphs if one]
         blocks += [*part.heading, *said, Charts(part.named(charts))]
     return Section("Data", "Data: planned and measured", blocks)

@@ -364,7 +364,7 @@ def _without_start(chart: Chart) -> Chart:
     shown = [np.asarray(series.y, float) for series in chart.series if series.visible]
     first = max(float(y[0]) for y in shown)
     later = max((float(np.nanmax(y[1:])) for y in shown if y.size > 1), default=first)
-    if first < 3 * later:
+    if first < 3 * later or later <= 0:
         return chart
     note = f"The initial volume, {first:,.0f} samples, is beyond the axis. {chart.note}".strip()
     return replace(chart, y=replace(chart.y, range=(0.0, 1.15 * later)), note=note)

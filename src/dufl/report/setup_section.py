@@ -78,9 +78,9 @@ def _divided(one: Group) -> list[Block]:
     known = f"The first {percent(config.warm_up, 0)} is known before round 0. "
     return [
         Paragraph(
-            f"{known}The rest, {time_range(periods)}, is divided into {one.config.game.num_rounds:,} periods, "
-            f"{length}, one per round, with {min(sizes):,} to {max(sizes):,} samples. The model of a round is "
-            "tested on its period before anybody has trained on it."
+            f"{known}The rest, {time_range(periods)}, is divided into {one.config.game.num_rounds:,} "
+            f"periods, {length}, one per round, with {min(sizes):,} to {max(sizes):,} samples. The model of "
+            "a round is tested on its period before anybody has trained on it."
         )
     ]
 
