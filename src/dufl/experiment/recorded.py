@@ -96,6 +96,17 @@ def window_length(policy: str) -> float | None:
     return float(match[1]) if match else named.get(policy)
 
 
+def collected_by_client(
+    records: Sequence[Record], plan: Plan, seed: int, clients: Sequence[int]
+) -> list[list[int]]:
+    """The number of samples that clients collected in every round but the last, following a plan."""
+    steps = Planned(plan, seed)
+    return [
+        [later.volumes[k] - steps.step(k, now.round, now.volumes[k])[0] for k in clients]
+        for now, later in pairwise(records)
+    ]
+
+
 def collected(records: Sequence[Record], policy: str, plan: Plan | None, seed: int) -> list[int] | None:
     """The number of samples that all clients collected in every round but the last.
 
@@ -105,9 +116,8 @@ def collected(records: Sequence[Record], policy: str, plan: Plan | None, seed: i
         None if it is not known what the policy keeps.
     """
     if plan is not None:
-        steps = Planned(plan, seed)
-        kept = [sum(steps.step(k, r.round, n)[0] for k, n in enumerate(r.volumes)) for r in records[:-1]]
-        return [later.total_volume - held for held, later in zip(kept, records[1:], strict=True)]
+        every = range(len(records[0].volumes))
+        return [sum(row) for row in collected_by_client(records, plan, seed, every)]
     length = window_length(policy)
     if length is None:
         return None

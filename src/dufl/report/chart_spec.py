@@ -32,6 +32,7 @@ class Axis:
         integers: whether there is nothing between two integers, as between two rounds.
         names: whether its values are names instead of numbers.
         dates: whether its values are dates (datetime64).
+        in_full: whether large numbers are written in full.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Axis:
     integers: bool = False
     names: bool = False
     dates: bool = False
+    in_full: bool = False
 
 
 @dataclass(frozen=True, eq=False)

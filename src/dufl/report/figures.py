@@ -6,6 +6,7 @@
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +58,7 @@ RECORDED_COLUMNS = (  # of comparison.csv; means are over the rounds so far
     *("mean_accuracy", "rmse", "mean_rmse", "r2", "mean_r2", "shortfall"),
     *("time_begin", "time_end", "tested", "no_change", "majority"),
 )
+_OFFSETS = ["", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]  # of dates, by the unit of ticks
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "star": "*", "": ""}
 _STYLE: dict[str, Any] = {
@@ -160,7 +162,7 @@ def plot_run(run: Run, width: Width = "page") -> Figure:
     planned = [record.planned_staleness for record in run.records]
     expected = {} if None in planned else {curves[0]: np.array(planned, float)}
     charts = [
-        score_chart(curves),
+        score_chart([replace(curves[0], name=curves[0].policy)] if run.recorded else curves),
         volume_chart(curves, {}),
         staleness_chart(curves, expected),
         cost_so_far_chart(curves),
@@ -397,7 +399,11 @@ def _label(axes: Axes, chart: Chart) -> None:
     elif chart.x.dates:
         locator = AutoDateLocator(maxticks=6)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        formatter = ConciseDateFormatter(locator, offset_formats=_OFFSETS)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(formatter)
+    elif chart.x.in_full:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     elif chart.x.integers:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if chart.y.range:

@@ -15,7 +15,7 @@ from dufl.formatting import count, money, number, percent
 from dufl.report.chart_spec import Chart
 from dufl.report.measure import RMSE, UNKNOWN, Measure, measure_of
 from dufl.report.page import Cell, Facts, Heading, Table
-from dufl.report.planning import Planning
+from dufl.report.planning import Planning, planned_runs
 from dufl.report.run_charts import Curves
 
 
@@ -79,7 +79,7 @@ def _key(group: Group) -> tuple[Any, ...]:
 
 def line_of(group: Group) -> Curves:
     """A group as it is drawn."""
-    return Curves(group.name, group.policy, group.runs, group.family)
+    return Curves(group.name, group.policy, planned_runs(group), group.family)
 
 
 def after(one: Group) -> str:
@@ -180,7 +180,7 @@ def _plain(value: float) -> str:
 
 
 def recorded_table(part: Part) -> Table:
-    """One row per group, and one per prediction that needs no model."""
+    """One row per group."""
     measure = part.measure
     assert measure is not None
     several = any(len(one.runs) > 1 for one in part.groups)
@@ -195,14 +195,19 @@ def recorded_table(part: Part) -> Table:
     )
     if several:
         caption += f". Rows are means over the seeds, ± the standard deviation of the mean {measure.name}"
-    rows = [_row(one, several, measure) for one in part.groups]
-    summary, empty = part.groups[0].summary, len(heads)
-    for label, key, _ in measure.free:
-        cells: list[Cell] = [UNKNOWN] * empty
-        cells[0] = f"{label} (no model)"
-        cells[1 + several] = _number(measure, summary[key])
-        rows.append(cells)
-    return Table(caption, heads, rows)
+    return Table(caption, heads, [_row(one, several, measure) for one in part.groups])
+
+
+def free_text(part: Part) -> str:
+    """The mean scores of the predictions that need no model."""
+    measure, summary = part.measure, part.groups[0].summary
+    assert measure is not None
+    scores = [f"{label} {measure.text(summary[key])}" for label, key, _ in measure.free]
+    second = "mean label" if measure is RMSE else "most frequent label"
+    return (
+        f"Predictions that need no model, mean {measure.name} over the rounds: {', '.join(scores)}. "
+        f"“No change” predicts the label of the previous sample, the other the {second} so far."
+    )
 
 
 def _number(measure: Measure, value: float | None) -> Cell:

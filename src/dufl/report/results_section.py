@@ -13,6 +13,7 @@ from dufl.report.page import Block, Cell, Charts, Facts, Paragraph, Section, Tab
 from dufl.report.planning import Planning
 from dufl.report.recorded_results import (
     after,
+    free_text,
     line_of,
     missing_texts,
     parts,
@@ -97,7 +98,8 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
         lines = [line_of(group) for group in part.groups]
         charts = [*score_charts(lines, arrival), cost_so_far_chart(lines)]
         table = recorded_table(part) if part.measure else summary_table(part.groups)
-        blocks += [*part.heading, table, *notes, Charts(part.named(charts))]
+        free = [Paragraph(free_text(part))] if part.measure else []
+        blocks += [*part.heading, table, *free, *notes, Charts(part.named(charts))]
         notes = []
     return Section("Results", "Results", blocks)
 

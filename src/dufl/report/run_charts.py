@@ -200,17 +200,24 @@ def _collects(group: Curves, plans: Mapping[Curves, Plan]) -> bool:
 
 
 def _collected(group: Curves, plan: Plan | None) -> Array:
-    """The samples collected in every round but the last, of shape (runs, rounds − 1)."""
-    if plan is not None:
+    """The samples collected in every round but the last, of shape (runs, rounds − 1).
+
+    Clients whose streams fall short keep more than the share θ of what they hold.
+    """
+    known = all(run.plan is not None for run in group.runs) if group.periods else False
+    if plan is not None and not known:
         return collection(group.curve("total_volume").T, plan.conservation_rate).T
-    rows = [collected(run.records[: group.rounds], group.policy, None, 0) for run in group.runs]
+    rows = [
+        collected(run.records[: group.rounds], group.policy, run.plan, run.experiment.training.seed)
+        for run in group.runs
+    ]
     return np.array(rows, float)
 
 
 def _collection_chart(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> Chart:
     y = Axis("samples per round", from_zero=True)
     note = "Measured: the volume of the next round less the share θ of this round's volume."
-    if not all(group in plans for group in groups):
+    if any(group.periods for group in groups):
         note = "Measured: the volume of the next round less what was kept of this round's volume."
     return _against_plan(
         Chart("collection", "Collection of all clients, Δ(t)", _ROUND, y, [], {}, note),
@@ -269,7 +276,7 @@ def _time_axis(
     }
     if is_dated(periods):
         return Axis("recorded time", dates=True), as_dates(middle), columns
-    return Axis("recorded time"), middle, columns
+    return Axis("recorded time", in_full=True), middle, columns
 
 
 def _smooth(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: str) -> Chart:
@@ -282,7 +289,8 @@ def _smooth(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: str) ->
         return replace(single, data=_without_gaps(single.data))
     bold = _over_rounds(chart, groups, lambda group: moving_mean(curve(group), WINDOW), hover)
     owned = [
-        replace(s, low=None, high=None, owner=s.name, opacity=0.3, width=1, hover="") for s in single.series
+        replace(s, low=None, high=None, owner=s.name or "_", opacity=0.3, width=1, hover="")
+        for s in single.series
     ]
     means = {f"{series.name}, mean of {WINDOW}": bold.data[series.name] for series in bold.series}
     note = f"Bold: mean of the last {WINDOW} rounds; faint: single rounds. {chart.note}".strip()
@@ -312,7 +320,7 @@ def _with_free(chart: Chart, groups: Sequence[Curves], measure: Measure) -> Char
         return chart
     rounds, positions = np.asarray(chart.data["round"]), chart.series[0].x
     data, lines = dict(chart.data), list[Series]()
-    smooth = any(series.owner for series in chart.series)
+    smooth = any(series.opacity < 1 for series in chart.series)
     for (label, _, field), dash in zip(measure.free, ("dash", "dot"), strict=True):
         values = np.array([measure.drawn(getattr(period, field)) for period in periods])
         drawn = moving_mean(values, WINDOW) if smooth else values
