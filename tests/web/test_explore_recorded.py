@@ -1,4 +1,4 @@
-"""The explorer on recorded data: which recording, how many periods, and whether the plan asks for too much."""
+"""The explorer on recorded data: which recording, how many periods, and whether the plan asks too much."""
 
 from collections.abc import Callable
 from pathlib import Path
