@@ -6,7 +6,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-v
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 WORKERS ?= auto
 
-.PHONY: setup run test lint docs browser slow dist bench figures reproduction constraints clean
+.PHONY: setup run test lint docs browser broker slow dist bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -22,7 +22,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 # What a developer and CI need.
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing dufl and its development tools into $(VENV)"
-	$(PIP) --editable '.[train,tensorboard,flower,web,tables,dev]'
+	$(PIP) --editable '.[train,tensorboard,flower,web,tables,mqtt,dev]'
 	@touch $@ $(VENV)/.run
 
 setup: $(VENV)/.dev
@@ -30,6 +30,7 @@ setup: $(VENV)/.dev
 run: $(VENV)/.run
 	$(BIN)/dufl plan --out runs/paper-default
 	$(BIN)/dufl compare --resume --out runs/digits
+	$(BIN)/dufl compare --resume --set dataset=weather --policies static,keep-all,dufl --out runs/weather
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -48,13 +49,16 @@ docs: $(VENV)/.dev
 browser:
 	@tools/chromium
 
+broker:
+	@tools/mosquitto
+
 # The rooms whose coverage has a floor; see [tool.coverage] in pyproject.toml.
 MEASURED := tests/game tests/data tests/experiment
-test: lint docs browser
+test: lint docs browser broker
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --cov --cov-report=term $(MEASURED)
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(MEASURED:%=--ignore=%)
 
-slow: $(VENV)/.dev browser
+slow: $(VENV)/.dev browser broker
 	$(BIN)/pytest -n $(WORKERS) -m slow
 
 # What a release uploads: the sdist, and the wheel built from it.
@@ -90,7 +94,7 @@ reproduction: $(VENV)/.dev
 constraints:
 	rm -rf $(VENV)-resolve && $(PYTHON) -m venv $(VENV)-resolve
 	$(VENV)-resolve/bin/pip install --quiet 'torch==2.13.0' hatchling
-	$(VENV)-resolve/bin/pip install --quiet '.[train,tensorboard,flower,web,tables,dev]'
+	$(VENV)-resolve/bin/pip install --quiet '.[train,tensorboard,flower,web,tables,mqtt,dev]'
 	{ head -n 1 constraints.txt; $(VENV)-resolve/bin/pip freeze --exclude dufl | sed 's/^\(torch==[0-9.]*\)+.*/\1/' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-resolve

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import recorded_figures
 import screenshots
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -49,7 +50,7 @@ ALGORITHMS = {
 TRAINING = {"training.feddyn_alpha": 0.1}  # settings of the comparison of algorithms
 TRAINING_SEEDS = 2
 COLOURS = 128  # per picture
-SIZE = 500_000  # bytes, for all pictures together
+SIZE = 800_000  # bytes, for all pictures together
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -70,6 +71,11 @@ def main() -> None:
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
         publish(training_figure(Experiment.from_toml(changes=TRAINING)), "training")
+        if recorded_figures.available():
+            found = recorded_figures.comparisons()
+            publish(recorded_figures.front_figure(found), "freshness")
+            publish(recorded_figures.all_figure(found), "recordings")
+            splice("recordings", recorded_figures.table(found))
     screenshots.report()
     screenshots.explorer()
     splice("leaders", leaders_table(leaders))

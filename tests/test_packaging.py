@@ -24,7 +24,7 @@ SOURCE = ROOT / "src" / "dufl"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # The extras whose libraries a room may import. Every room may import the dependencies of all users.
 EXTRAS = {
-    "data": ("tables",),
+    "data": ("tables", "mqtt"),
     "experiment": ("train", "tensorboard", "frames"),
     "flower": ("flower", "train"),
     "learning": ("train",),
@@ -85,7 +85,7 @@ def test_every_declared_library_is_used() -> None:
     for module, distributions in DISTRIBUTIONS.items():
         for name in distributions:
             modules.setdefault(canonicalize_name(name), set()).add(module)
-    for name in declared("train", "tensorboard", "flower", "web", "tables"):
+    for name in declared("train", "tensorboard", "flower", "web", "tables", "mqtt"):
         assert re.search(rf"\b({'|'.join({name, *modules.get(name, ())})})\b", text), name
 
 

@@ -17,7 +17,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dufl.data.datasets import Dataset
+    from dufl.data.client_data import Period
+    from dufl.data.datasets import Dataset, load_recording
+    from dufl.data.recording import Recording
+    from dufl.data.samples import Samples
     from dufl.errors import (
         CapacityError,
         CertificateError,
@@ -89,8 +92,11 @@ _HOMES = {
     "Plan": "dufl.game.plan",
     "Planned": "dufl.learning.policies",
     "PluginError": "dufl.errors",
+    "Period": "dufl.data.client_data",
     "Record": "dufl.learning.federation",
+    "Recording": "dufl.data.recording",
     "Run": "dufl.experiment.train",
+    "Samples": "dufl.data.samples",
     "TensorBoard": "dufl.experiment.callbacks",
     "Training": "dufl.learning.settings",
     "Uniform": "dufl.game.population",
@@ -102,6 +108,7 @@ _HOMES = {
     "convergence_weights": "dufl.game.parameters",
     "equilibrium": "dufl.game.plan",
     "grid": "dufl.experiment.compare",
+    "load_recording": "dufl.data.datasets",
     "solve": "dufl.game.plan",
     "sweep": "dufl.experiment.sweep",
     "train": "dufl.experiment.train",
@@ -132,11 +139,14 @@ __all__ = [
     "LogNormal",
     "NegativeUtilityWarning",
     "Offer",
+    "Period",
     "Plan",
     "Planned",
     "PluginError",
     "Record",
+    "Recording",
     "Run",
+    "Samples",
     "TensorBoard",
     "Training",
     "Uniform",
@@ -148,6 +158,7 @@ __all__ = [
     "convergence_weights",
     "equilibrium",
     "grid",
+    "load_recording",
     "solve",
     "sweep",
     "train",

@@ -123,8 +123,50 @@ def test_fetch_of_a_recording_says_where_it_is(data_command: Any, tmp_path: Path
 
 
 def test_show_of_a_recording(data_command: Any) -> None:
-    assert data_command("show", "weather") == (0, f"{load_dataset('weather').describe()}\n", "")
+    code, out, err = data_command("show", "weather", "--periods", "4")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == load_dataset("weather").describe()
+    assert lines[1].startswith("4 periods of ")
+    assert "drift" in lines[2]
+    assert "when one period old" in lines[2]
+    assert lines[3] == "written: weather.png"
+    with Image.open("weather.png") as image:
+        assert image.width > 1_000
+        assert len(np.unique(np.asarray(image.convert("L")))) > 50
+
+
+def test_show_of_a_recording_as_json(data_command: Any) -> None:
+    """The same bytes twice; a picture only if it is asked for."""
+    first, second = (data_command("show", "weather", "--periods", "3", "--json") for _ in range(2))
+    assert first == second
+    assert first[0] == 0
     assert not Path("weather.png").exists()
+    found = json.loads(first[1])
+    assert np.shape(found["accuracy"]) == (3, 3)
+    assert sum(period["samples"] for period in found["periods"]) == found["samples"] == 18_159
+    assert data_command("show", "weather", "--periods", "3", "--json", "--out", "seen.png") == first
+    assert Path("seen.png").is_file()
+
+
+def test_show_of_a_table(data_command: Any, tmp_path: Path) -> None:
+    """Columns by name; the task; times that are dates."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    rows = [f"2024-01-01T00:{n:02d},{a:.3f},{b:.3f},{c:.3f},{n % 2}" for n, (a, b, c) in enumerate(x)]
+    path = tmp_path / "pump.csv"
+    path.write_text("\n".join(["when,heat,flow,load,state", *rows]) + "\n")
+    columns = ("--time", "when", "--periods", "3", "--json")
+    _, out, _ = data_command("show", str(path), "--label", "state", *columns)
+    found = json.loads(out)
+    assert (found["task"], found["periods"][1]["begin"]) == ("classification", "2024-01-01 00:20")
+    arguments = ("--label", "load", "--features", "heat, flow", "--task", "regression", *columns)
+    code, out, err = data_command("show", str(path), *arguments)
+    found = json.loads(out)
+    assert (code, err, found["task"]) == (0, "", "regression")
+    mean = np.round(x[:20, 2], 3).mean()
+    assert found["periods"][0]["labels"]["mean"] == pytest.approx(mean, rel=1e-5)
+    code, _, err = data_command("show", str(path), "--label", "stat", "--time", "when")
+    assert (code, "--label must be a column of" in err, "did you mean 'state'?" in err) == (2, True, True)
 
 
 def test_show_writes_a_picture(data_command: Any, tmp_path: Path) -> None:
@@ -158,6 +200,14 @@ def test_show_of_one_s_own(data_command: Any, tmp_path: Path) -> None:
         (("digits", "--out", "no/folder.png"), "--out must be a .png in a folder that exists"),
         (("digits", "--num-rounds", "0"), "num_rounds must be >= 1"),
         (("digits", "--time-sensitivity", "-1"), "time_sensitivity must be >= 0"),
+        (("digits", "--json"), "--json must be left out for a dataset without times"),
+        (("digits", "--label", "y"), "--label must be left out for digits"),
+        (("digits", "--task", "regression"), "--task must be classification, because the labels of digits"),
+        (("weather", "--time", "day"), "--time must be left out for weather"),
+        (("weather", "--task", "regression"), "--task must be classification, because the labels of weather"),
+        (("weather", "--task", "ranking"), "--task must be classification or regression"),
+        (("weather", "--periods", "1"), "--periods must be from 2 to 100, got 1"),
+        (("weather", "--out", "weather.pdf"), "--out must be a .png"),
     ],
 )
 def test_show_refuses(data_command: Any, arguments: tuple[str, ...], words: str) -> None:

@@ -16,7 +16,10 @@ from command_line import SMALL, assert_sentence, children, told, write_dataset
         (["algorithm=fedavgg"], "unknown algorithm 'fedavgg': did you mean 'fedavg'?"),
         (["model=resnet"], "unknown model 'resnet': did you mean 'resnet18'?"),
         (["policy=dulf"], "unknown policy 'dulf': did you mean 'dufl'?"),
-        (["policy=zzz"], "unknown policy 'zzz': known are dufl, static, or package.module:Name"),
+        (
+            ["policy=zzz"],
+            "unknown policy 'zzz': known are dufl, static, keep-all, fresh-only, window-5, or package.",
+        ),
         (["dataset=mnits"], "unknown dataset 'mnits': did you mean 'mnist'?"),
         (["dataset=digits:"], "unknown dataset 'digits:'"),
         (["local_epochs=0"], "training.local_epochs must be >= 1, got 0"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dufl import Data, InputError
+from dufl import InputError
 from dufl.data.datasets import Dataset, find_datasets, load_dataset
 from dufl.data.datasets.catalogue import CATALOGUE, Edition, File
 from dufl.data.datasets.location import cache_folder, data_folders
@@ -432,12 +432,6 @@ def test_a_file_with_times_is_a_recording(tmp_path: Path) -> None:
         f"{path} must be an .npz with x_train, y_train, x_test, y_test, got x, y; "
         "add an array `time` if it is a recording, or split it into training and test samples"
     )
-
-
-def test_a_recording_is_not_trained_on_as_a_dataset() -> None:
-    with pytest.raises(InputError) as caught:
-        Data("weather").load()
-    assert (caught.value.field, caught.value.value) == ("dataset", "recording weather")
 
 
 @pytest.mark.parametrize(

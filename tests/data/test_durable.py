@@ -16,7 +16,7 @@ import pytest
 from dufl.data.buffer import MemoryBuffer, Snapshot
 from dufl.data.durable import DurableBuffer
 from dufl.data.samples import Samples
-from dufl.errors import BufferFileError
+from dufl.errors import BufferFileError, InputError
 
 KILLS = 300
 
@@ -36,7 +36,8 @@ def digest(snapshot: Snapshot[Samples]) -> str:
 def advance_for_ever(path: Path) -> None:
     buffer = DurableBuffer.open(path)
     while True:
-        buffer.advance(min(len(buffer), 40), batch(buffer.round + 1))
+        following = buffer.round + 1
+        buffer.advance(min(len(buffer), 40), batch(following), position=str(following))
 
 
 def seconds_of_a_step(path: Path) -> float:
@@ -76,6 +77,7 @@ def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path) -> No
             while twin.round < now:
                 twin.advance(min(len(twin), 40), batch(twin.round + 1))
             assert digest(buffer.snapshot()) == digest(twin.snapshot())
+            assert buffer.recall("position") == (str(now) if now else None)
             reached.append(now)
     assert reached[-1] > KILLS / 4  # it did advance in between
     assert len(set(reached)) > KILLS / 10
@@ -183,13 +185,13 @@ def test_a_full_disk_leaves_the_last_step(tmp_path: Path) -> None:
     """A limit on the pages of the file stands in for a disk that is full."""
     path = tmp_path / "b.db"
     with DurableBuffer.create(path, batch(0, 60)) as buffer:
-        buffer.advance(40, batch(1))
+        buffer.advance(40, batch(1), position="one")
         before = digest(buffer.snapshot())
         pages = buffer._connection.execute("PRAGMA page_count").fetchone()[0]
         buffer._connection.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(BufferFileError, match="full"):
-            buffer.advance(60, batch(2, 5000))
-        assert buffer.round == 1
+            buffer.advance(60, batch(2, 5000), position="two")
+        assert (buffer.round, buffer.recall("position")) == (1, "one")
         assert digest(buffer.snapshot()) == before
         buffer._connection.execute("PRAGMA max_page_count=100000")  # and now it has space again
         buffer.advance(40, batch(2))
@@ -239,3 +241,40 @@ def test_it_reopens_as_it_was(tmp_path: Path) -> None:
         assert again.round == 1
     with pytest.raises(BufferFileError, match="must be usable"):
         again.advance(1, batch(2))
+
+
+def test_facts_are_stored_with_the_samples(tmp_path: Path) -> None:
+    path = tmp_path / "b.db"
+    with DurableBuffer.create(path, batch(0), facts={"position": "a", "plan": "x"}) as buffer:
+        assert buffer.recall("position") == "a"
+        buffer.advance(10, batch(1), position="b")
+        with pytest.raises(InputError):
+            buffer.advance(99, batch(2), position="c")
+        with pytest.raises(InputError):
+            buffer.advance(10, Samples(np.zeros((1, 2), np.float32), [0]), position="c")
+        buffer.advance(10, batch(2))
+    with DurableBuffer[Samples].open(path) as again:
+        assert (again.recall("position"), again.recall("plan"), again.round) == ("b", "x", 2)
+
+
+def test_labels_that_are_numbers_are_stored_as_such(tmp_path: Path) -> None:
+    numbers = [0.1, 3.0, -2.5e-30, float("inf")]
+    first = Samples(np.arange(4, dtype=np.float32)[:, None], numbers)
+    path = tmp_path / "b.db"
+    with DurableBuffer.create(path, first) as buffer:
+        buffer.advance(4, first)
+        for labels in ([1, 2, 3, 4], [1.0, 2.0, float("nan"), 4.0]):
+            with pytest.raises(InputError) as caught:
+                buffer.advance(4, Samples(first.features, labels))
+            assert caught.value.field == "labels"
+    with DurableBuffer[Samples].open(path) as again:
+        found = again.snapshot().samples.labels
+        np.testing.assert_array_equal(found, np.array(numbers * 2, np.float32))
+        assert found.dtype == np.float32
+    with DurableBuffer.create(tmp_path / "c.db", batch(0)) as classes:
+        with pytest.raises(InputError, match="labels must be classes, as in the buffer"):
+            classes.advance(4, Samples(batch(1).features, np.zeros(20, np.float32)))
+        about = dict(classes._connection.execute("SELECT key, value FROM about"))
+    assert set(about) == {
+        *("round", "next", "size", "dtype", "shape", "capacity", "discard", "seed", "client", "checksum")
+    }  # a file of classes is what it always was

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dufl import InputError
-from dufl.data.datasets import Columns, load_dataset, load_recording
+from dufl import Data, InputError
+from dufl.data.datasets import Columns, is_recording_source, load_dataset, load_recording
 from dufl.data.datasets.known_recordings import RECORDINGS, verify_known
 from dufl.data.datasets.untrusted_files import digest
 from dufl.data.recording import Recording, first_not_finite, make_recording
@@ -151,6 +151,36 @@ def test_regression_from_every_source(source: Callable[[Path], Any], tmp_path: P
     found = load_recording(source(tmp_path), task="regression")
     np.testing.assert_array_equal(found.samples.labels, Y.astype(np.float32))
     assert (found.task, found.num_classes) == ("regression", 1)
+
+
+def test_load_dataset_and_the_section_pass_columns_and_task_on(tmp_path: Path) -> None:
+    frame = as_frame(tmp_path).rename(columns={"label": "kind"})
+    columns = Columns(label="kind", features=["b"])
+    assert columns.features == ("b",)
+    assert Columns(features="b") == Columns(features=("b",))
+    path = write_csv(tmp_path / "mine.csv", frame.to_dict("list"))
+    section = {"label": "kind", "features": ["b"], "task": "regression"}
+    for found in (
+        load_dataset(path, None, columns, "regression"),
+        load_dataset(lambda: frame, None, columns, "regression"),
+        *(Data(source, **section).load() for source in (str(path), frame, lambda: frame)),
+    ):
+        assert isinstance(found, Recording)
+        np.testing.assert_array_equal(found.samples.labels, Y.astype(np.float32))
+        assert (found.feature_names, found.task) == (("b",), "regression")
+    with pytest.raises(InputError) as caught:
+        load_recording("weather", task="regression")
+    assert caught.value.field == "task"
+
+
+def test_what_is_the_source_of_a_recording(tmp_path: Path) -> None:
+    """Classes are not: they are called to make a dataset."""
+    assert is_recording_source(make_recording("mine", X, Y, TIME))
+    for source in (as_frame, as_torch):
+        assert is_recording_source(source(tmp_path))
+        assert not is_recording_source(type(source(tmp_path)))
+    for other in ("weather", tmp_path, X, (X, Y, TIME), [X], {"x": X}, len, None):
+        assert not is_recording_source(other)
 
 
 def test_a_recording_is_returned_as_it_is() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
+from dufl.data.live import FolderStream
 from dufl.data.samples import Samples
-from dufl.data.streams import BEFORE, FolderStream, IteratorStream, SimulatedStream, Stream
+from dufl.data.streams import BEFORE, IteratorStream, SimulatedStream, Stream
 from dufl.errors import InputError
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from command_line import told
@@ -13,6 +14,7 @@ from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import train
 from dufl.flower.ledger import Ledger
 from loading import load
+from recordings import hyperplane, linear
 
 CHANGES = ("game.num_rounds=10", "clients.count=15", "clients.initial_volume=200", "training.local_epochs=5")
 
@@ -40,6 +42,23 @@ def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
     with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
         ledger.check()
         assert set(ledger.rounds().values()) == {round(100 * records[0].payment)}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_recorded_data_is_the_same_as_in_dufl_train(tmp_path: Path, task: str) -> None:
+    recording = linear(600)[0] if task == "regression" else hyperplane(600, turns=0.3)
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=recording.samples.features, y=recording.samples.labels, time=recording.times)
+    changes = [f"data.dataset={path}", "game.num_rounds=4", "clients.count=3", "training.local_epochs=2"]
+    changes += [f"data.task={task}", f"training.model={'linear' if task == 'regression' else 'logistic'}"]
+    code, out, err = simulate(*told(*changes), "--out", str(tmp_path / "run"), "--json")
+    assert (code, err) == (0, "")
+    alone, records = train(load(None, changes)), read_metrics(tmp_path / "run")
+    for name in ("volumes", "mean_age", "classes", "shortfall", "period", "metrics"):
+        assert [getattr(r, name) for r in records] == [getattr(r, name) for r in alone.records]
+    assert [r.loss for r in records] == [r.loss for r in alone.records]
+    assert sum(record.shortfall for record in records) > 0
+    assert json.loads(out)["fingerprint"] == alone.summary()["fingerprint"]
 
 
 def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_the_current_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.
         ("resnet", "^unknown model 'resnet': did you mean 'resnet18'[?]$"),
         (
             "vit",
-            "^unknown model 'vit': known are logistic, cnn, resnet18, resnet18-coarse, or package.module:",
+            "^unknown model 'vit': known are logistic, linear, cnn, resnet18, resnet18-coarse, or package",
         ),
     ],
 )

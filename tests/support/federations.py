@@ -31,7 +31,9 @@ def federation_of(
     simulation = config.data.simulation(dataset, config.game, settings.seed)
     engine = engine or make_engine(simulation, settings, config.game.clients.size)
     policy = policy or make_policy(config.policy, config.game, config.solve, settings.seed)
-    return Federation(config.game, simulation, policy, settings, engine), engine
+    federation = Federation(config.game, simulation, policy, settings, engine)
+    federation.begin()
+    return federation, engine
 
 
 def buffers_of(federation: Federation) -> list[MemoryBuffer[IndexedSamples]]:

@@ -1,9 +1,9 @@
 """`dufl data`: list, fetch and show datasets."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,7 +13,9 @@ from dufl.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dufl.data.datasets import Listing
+    from dufl.data.datasets import Columns, Listing
+    from dufl.data.recording import Recording, Task
+    from dufl.reproduce.item import Advance
 
 app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True, suggest_commands=False)
 
@@ -34,6 +36,11 @@ Folder = Annotated[
         show_default=False,
     ),
 ]
+RECORDED, IMAGES = "Recordings", "Images"
+
+
+def _column_option(help: str, metavar: str) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=False, rich_help_panel=RECORDED)
 
 
 @app.command("list")
@@ -97,12 +104,40 @@ def fetch(name: Name, data_dir: Folder = None) -> None:
 def show(
     name: Shown = "digits",
     data_dir: Folder = None,
+    periods: Annotated[
+        int, typer.Option(help="The number of periods, with equally many samples.", rich_help_panel=RECORDED)
+    ] = 12,
+    label: Annotated[
+        str | None, _column_option("The column with the labels. Default: label.", "COLUMN")
+    ] = None,
+    time: Annotated[str | None, _column_option("The column with the times. Default: time.", "COLUMN")] = None,
+    client: Annotated[
+        str | None, _column_option("The column with the clients. Default: client, if there is one.", "COLUMN")
+    ] = None,
+    features: Annotated[
+        str | None, _column_option("The columns of the features. Default: all others.", "COLUMN,COLUMN")
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(help="classification, or regression if labels are numbers.", rich_help_panel=RECORDED),
+    ] = "classification",
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the numbers behind the image. It is written only with --out.",
+            rich_help_panel=RECORDED,
+        ),
+    ] = False,
     time_sensitivity: Annotated[
-        float, typer.Option(help="σ, the rate at which samples change with age.")
+        float, typer.Option(help="σ, the rate at which samples change with age.", rich_help_panel=IMAGES)
     ] = 1.25,
-    noise_scale: Annotated[float, typer.Option(help="The scale of the noise on features in [0, 1].")] = 0.5,
+    noise_scale: Annotated[
+        float, typer.Option(help="The scale of the noise on features in [0, 1].", rich_help_panel=IMAGES)
+    ] = 0.5,
     num_rounds: Annotated[
-        int, typer.Option(help="T, the number of rounds over which the noise grows.")
+        int,
+        typer.Option(help="T, the number of rounds over which the noise grows.", rich_help_panel=IMAGES),
     ] = 100,
     out: Annotated[
         Path | None,
@@ -111,33 +146,97 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Draw samples with their labels at increasing ages; of a recording, print what it has."""
+    """Draw a dataset.
+
+    Of images: samples with their labels at increasing ages. Of a recording: the classes over time, the drift
+    of the features, and the accuracy of models as they age.
+    """
     from dufl.data.ageing import Ageing
     from dufl.data.datasets import load_dataset
     from dufl.data.recording import Recording
     from dufl.report.sample_images import check_image_file, data_figure, save_image
 
     ageing = Ageing(time_sensitivity=time_sensitivity, noise_scale=noise_scale, num_rounds=num_rounds)
-    path = out or Path(f"{Path(name).stem}.png")
-    check_image_file(path)
+    path = out or Path(f"{_stem(name)}.png")
+    if out or not json:
+        check_image_file(path)
+    kind = _task(task)
+    columns = _columns(name, {"label": label, "time": time, "client": client, "features": features})
     with _options(), progress_bar() as begin:
         begin("loading")
-        dataset = load_dataset(name, data_dir)
-        if not isinstance(dataset, Recording):
+        dataset = load_dataset(name, data_dir, columns, kind)
+        found = dataset.task if isinstance(dataset, Recording) else "classification"
+        if found != kind:
+            rule = f"{found}, because the labels of {dataset.name} are classes"
+            raise InputError.of("--task", rule, kind)
+        if isinstance(dataset, Recording):
+            lines = _show_recording(dataset, periods, None if json and out is None else path, json, begin)
+        elif json:
+            raise InputError.of("--json", "left out for a dataset without times", dataset.name)
+        else:
             begin("drawing")
             save_image(data_figure(dataset, ageing), path)
-    typer.echo(dataset.describe())
-    if not isinstance(dataset, Recording):
-        typer.echo(f"written: {path}")
+            lines = f"{dataset.describe()}\nwritten: {path}\n"
+    typer.echo(lines, nl=False)
+
+
+def _show_recording(
+    recording: "Recording", periods: int, path: Path | None, json: bool, begin: "Callable[[str], Advance]"
+) -> str:
+    """Measure and draw a recording; returns what is printed."""
+    from dufl.experiment.drift import measure_drift
+    from dufl.experiment.files import to_json
+
+    drift = measure_drift(recording, periods, progress=begin("training"))
+    if path is not None:
+        from dufl.report.drift_figure import drift_figure
+        from dufl.report.sample_images import save_image
+
+        begin("drawing")
+        save_image(drift_figure(drift), path)
+    if json:
+        return to_json(drift.to_dict())
+    return "\n".join([recording.describe(), *drift.notes(), drift.sentence(), f"written: {path}\n"])
+
+
+def _stem(name: str) -> str:
+    """The name of a dataset, or of a file without its folder and type."""
+    from dufl.data.datasets.recordings import recording_suffix
+
+    file = Path(name).name
+    return file.removesuffix(suffix) if (suffix := recording_suffix(Path(file))) else Path(name).stem
+
+
+def _task(text: str) -> "Task":
+    if text not in ("classification", "regression"):
+        raise InputError.of("--task", "classification or regression", text)
+    return cast("Task", text)
+
+
+def _columns(name: str, given: dict[str, str | None]) -> "Columns":
+    """The columns of a table; refused for anything else, where they would have no effect."""
+    from dufl.data.datasets import Columns
+    from dufl.data.datasets.recordings import recording_suffix
+
+    named: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    for key, value in named.items():
+        if recording_suffix(Path(name)) in ("", ".npz"):
+            raise InputError.of(f"--{key}", f"left out for {name}, which is not a table", value)
+    if "features" in named:
+        named["features"] = tuple(part.strip() for part in named["features"].split(","))
+    return Columns(**named)
 
 
 @contextmanager
 def _options() -> Iterator[None]:
-    """Report errors of the argument `data_dir` under its option name."""
+    """Report errors of arguments under the names of their options."""
     try:
         yield
     except InputError as error:
-        raise (error.renamed("--data-dir") if error.field == "data_dir" else error) from None
+        field = {"data_dir": "--data-dir", "periods": "--periods"}.get(error.field, error.field)
+        if field.startswith("columns."):
+            field = f"--{field.removeprefix('columns.')}"
+        raise (error.renamed(field) if field != error.field else error) from None
 
 
 def _table(rows: "list[Listing]", verify: bool, wide: bool) -> "Table":

@@ -17,16 +17,20 @@ import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.buffer import Discard, MemoryBuffer, Snapshot, plugin_name
-from dufl.data.samples import IndexedSamples, Samples, max_samples
+from dufl.data.samples import IndexedSamples, Pool, Samples, max_samples
 from dufl.data.streams import BEFORE
 from dufl.errors import InputError
+from dufl.plugins import calling
 
 
 class IndexSource(Protocol):
-    """A stream of your own for training: chooses samples of the pool."""
+    """A stream of your own for training: chooses samples of the pool, or brings samples of its own.
 
-    def collect(self, count: int, round: int) -> npt.ArrayLike:
-        """At most `count` indices of samples; `round` is −1 for the initial samples."""
+    One that brings samples is a `Stream`: it also has a method `resume(collected)`.
+    """
+
+    def collect(self, count: int, round: int) -> npt.ArrayLike | Samples:
+        """At most `count` indices of samples, or `Samples`; `round` is −1 for the initial samples."""
         ...
 
 
@@ -65,8 +69,8 @@ class ClientData(ABC):
         seed: of everything random.
         discard: which samples a buffer discards; see `Discarding`.
         make_stream: called as `make_stream(pool, client, seed)` to create a client's `IndexSource`, which
-            replaces the stream of `source`. What it collects must depend on (seed, client, round) alone if a
-            run is to be resumed.
+            replaces the stream of `source`. The indices that it collects must depend on (seed, client, round)
+            alone if a run is to be resumed. Samples that it collects are added to the pool, a `Pool`.
     """
 
     pool: Samples
@@ -111,7 +115,7 @@ class ClientData(ABC):
         if not callable(getattr(source, "collect", None)):
             rule = "an object with a method collect(count, round)"
             raise InputError.of(f"stream {name!r}", rule, type(source).__name__)
-        return IndexedStream(source.collect, self.pool, name, self.known)
+        return OwnStream(source, self.pool, name, self.known, self.num_classes)
 
     def discarding(self, rule: Discard | None) -> Self:
         """The same data with another discard rule; unchanged without one."""
@@ -134,12 +138,14 @@ class ClientData(ABC):
             field = f"the number of samples of all clients {cause}"
             raise InputError.of(field, f"at most {max_samples():,}, {fits}", f"{sum(sizes):,}")
 
-    def buffer(self, client: int, size: int, staleness: float = 1.0) -> MemoryBuffer[IndexedSamples]:
-        """A client's initial buffer: `size` samples with a mean age of `staleness`.
+    def buffer(
+        self, client: int, size: int, staleness: float = 1.0, stream: "IndexedStream | None" = None
+    ) -> MemoryBuffer[IndexedSamples]:
+        """A client's initial buffer: `size` samples of its stream with a mean age of `staleness`.
 
         It is smaller if the stream has fewer initial samples.
         """
-        initial = self.stream(client).collect(size, BEFORE)
+        initial = (stream or self.stream(client)).collect(size, BEFORE)
         ages = initial_ages(len(initial), staleness)
         return MemoryBuffer(initial, ages, discard=self.discard, seed=self.seed, client=client)
 
@@ -157,33 +163,91 @@ class IndexedStream:
     Args:
         indices: called as `indices(count, round)`.
         pool: the samples that the indices refer to.
-        own: the name of a user's own source, whose results are checked; empty for ours.
-        known: returns the number of samples that are known in a round.
     """
 
-    def __init__(
-        self,
-        indices: Callable[[int, int], npt.ArrayLike],
-        pool: Samples,
-        own: str = "",
-        known: Callable[[int], int] | None = None,
-    ) -> None:
-        self._indices, self._pool, self._own = indices, pool, own
-        self._known = known or (lambda _: len(pool))
+    collected = 0  # samples from outside the pool
+
+    def __init__(self, indices: Callable[[int, int], npt.ArrayLike], pool: Samples) -> None:
+        self._indices, self._pool = indices, pool
 
     def collect(self, count: int, round: int) -> IndexedSamples:
         """At most `count` samples of the pool."""
         indices = np.asarray(self._indices(count, round))
-        if self._own:
-            self._check(indices, count, self._known(round))
         return IndexedSamples(indices, self._pool.labels[indices.astype(np.int64, copy=False)])
 
     def resume(self, collected: int) -> None:
         """Nothing to do: the samples of a round do not depend on earlier rounds."""
 
+
+class OwnStream(IndexedStream):
+    """A user's own stream of one client, whose results are checked.
+
+    Args:
+        source: the user's object.
+        pool: the samples that indices refer to. Samples from outside are added to it.
+        name: of the stream, in messages.
+        known: returns the number of samples of the pool that are known in a round.
+        num_classes: of the labels of samples from outside.
+    """
+
+    def __init__(
+        self, source: IndexSource, pool: Samples, name: str, known: Callable[[int], int], num_classes: int
+    ) -> None:
+        self._source, self._pool, self._own, self._known = source, pool, name, known
+        self._classes = num_classes
+        self._size = len(pool)  # without what streams add
+        self.collected = 0
+
+    def collect(self, count: int, round: int) -> IndexedSamples:
+        """At most `count` samples: of the pool, or from outside."""
+        with calling("stream", self._own, f"collect in round {round}"):
+            made = self._source.collect(count, round)
+        if isinstance(made, Samples):
+            return self._added(made, count)
+        indices = np.asarray(made)
+        self._check(indices, count, min(self._known(round), self._size))
+        return IndexedSamples(indices, self._pool.labels[indices.astype(np.int64, copy=False)])
+
+    def resume(self, collected: int) -> None:
+        """Continue after `collected` samples from outside."""
+        self.collected = collected
+        resume = getattr(self._source, "resume", None)
+        if collected and callable(resume):
+            with calling("stream", self._own, "resume"):
+                resume(collected)
+        elif collected:
+            rule = "one with a method resume(collected), to resume a run"
+            raise InputError.of(f"stream {self._own!r}", rule, type(self._source).__name__)
+
+    def _added(self, samples: Samples, count: int) -> IndexedSamples:
+        field = f"what stream {self._own!r} collects"
+        if not isinstance(self._pool, Pool):
+            rule = "indices of samples; on Flower, samples are for an app of your own with DataUpdateMod"
+            raise InputError.of(field, rule, "Samples")
+        if len(samples) > count:
+            raise InputError.of(field, f"at most {count} samples", len(samples))
+        if not len(samples):
+            return IndexedSamples(np.empty(0, np.int64), self._pool.labels[:0])
+        if samples.labels.dtype != self._pool.labels.dtype:
+            kind = "classes" if self._pool.labels.dtype.kind == "i" else "numbers"
+            raise InputError.of(f"the labels of {field}", kind, samples.labels.dtype)
+        low, high = samples.labels.min(), samples.labels.max()
+        if samples.labels.dtype.kind == "i" and (low < 0 or high >= self._classes):
+            raise InputError.of(
+                f"the labels of {field}", f"from 0 to {self._classes - 1}", f"{low} to {high}"
+            )
+        if samples.features.dtype.kind == "f" and not np.isfinite(samples.features).all():
+            raise InputError.of(f"the features of {field}", "finite numbers", "others")
+        try:
+            indices = self._pool.add(samples)
+        except InputError as error:
+            raise error.within(field) from None
+        self.collected += len(samples)
+        return IndexedSamples(indices, samples.labels)
+
     def _check(self, indices: npt.NDArray[Any], count: int, size: int) -> None:
         field, rule = f"what stream {self._own!r} collects", f"integers from 0 to {size - 1}"
-        if size < len(self._pool):
+        if size < self._size:
             rule += ", the samples recorded so far"
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "ui"):
             raise InputError.of(field, f"{rule} of shape (n,)", f"{indices.dtype} {indices.shape}")

@@ -1,7 +1,8 @@
 """Collection in the background while the client trains: what is collected in round t joins in round t + 1.
 
 A round never waits for a stream beyond its deadline and never fails because of it. Missing samples are
-recorded as a shortfall. Samples that arrive late are not lost: they join in a later round.
+recorded as a shortfall. Samples that arrive late are not lost: they join in a later round. If the stream has
+positions, a round's collection has the position after its last sample, wherever the stream is by then.
 """
 
 import threading
@@ -9,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from dufl.data.live.positions import Positioned
 from dufl.data.samples import AnySamples, concatenate
 from dufl.data.streams import Stream
 from dufl.errors import InputError
@@ -23,17 +25,32 @@ class Collection(Generic[AnySamples]):
         requested: the number of samples requested.
         problem: why there are fewer, if there are: the stream was short, failed, or is late.
         seconds: how long the stream took; the deadline if it is late.
+        position: of the stream after these samples; None if there are none or the stream has no positions.
     """
 
     samples: AnySamples
     requested: int
     problem: str
     seconds: float
+    position: str | None = None
 
     @property
     def shortfall(self) -> int:
         """The number of missing samples."""
         return self.requested - len(self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part(Generic[AnySamples]):
+    """Samples of one call, and how many the stream had collected after them; None without positions."""
+
+    samples: AnySamples
+    end: int | None
+
+    def split(self, count: int) -> "tuple[_Part[AnySamples], _Part[AnySamples]]":
+        """The first `count` samples, and the others."""
+        first, others = self.samples.take(slice(0, count)), self.samples.take(slice(count, None))
+        return _Part(first, None if self.end is None else self.end - len(others)), _Part(others, self.end)
 
 
 class Collector(Generic[AnySamples]):
@@ -54,7 +71,7 @@ class Collector(Generic[AnySamples]):
         self._empty: AnySamples = like.take(slice(0, 0))
         self._deadline = deadline
         self._task: _Task[AnySamples] | None = None
-        self._surplus: AnySamples = self._empty  # arrived, but more than was requested
+        self._surplus: list[_Part[AnySamples]] = []  # arrived, but more than was requested
         self._requested: int | None = None
         self._started = 0.0
 
@@ -63,7 +80,7 @@ class Collector(Generic[AnySamples]):
         if self._requested is not None:
             raise InputError.of("start", "called after the last round was finished", f"round {round}")
         self._requested, self._started = count, time.monotonic()
-        missing = count - len(self._surplus)
+        missing = count - sum(len(part.samples) for part in self._surplus)
         if self._task is None and missing > 0:  # while a late task runs, no other is started
             self._task = _Task(self._stream, missing, round, self._empty)
 
@@ -72,7 +89,7 @@ class Collector(Generic[AnySamples]):
         if self._requested is None:
             raise InputError.of("finish", "called after start", "no round in progress")
         requested, self._requested = self._requested, None
-        problem, parts, seconds = "", [self._surplus], 0.0
+        problem, parts, seconds = "", self._surplus, 0.0
         if self._task is not None:
             left = None if self._deadline is None else self._started + self._deadline - time.monotonic()
             done = self._task.wait(left)
@@ -82,13 +99,36 @@ class Collector(Generic[AnySamples]):
                 self._task = None
             else:
                 problem, seconds = f"late: not done after {self._deadline:g} s", float(self._deadline or 0)
-        filled = [part for part in parts if len(part)]
-        available = concatenate(filled) if filled else self._empty
-        self._surplus = available.take(slice(requested, None))
-        samples = available.take(slice(0, requested))
+        taken, self._surplus = _divide(parts, requested)
+        samples = concatenate([part.samples for part in taken]) if taken else self._empty
         if len(samples) < requested and not problem:
             problem = "short: the stream had no more samples"
-        return Collection(samples, requested, problem if len(samples) < requested else "", seconds)
+        problem = problem if len(samples) < requested else ""
+        return Collection(samples, requested, problem, seconds, self._position(taken))
+
+    def close(self) -> None:
+        """Let a late task end after the call that it is in; what it still collects is dropped."""
+        if self._task is not None:
+            self._task.stop()
+
+    def _position(self, taken: list[_Part[AnySamples]]) -> str | None:
+        if not taken or taken[-1].end is None or not isinstance(self._stream, Positioned):
+            return None
+        return self._stream.position(taken[-1].end)
+
+
+def _divide(
+    parts: list[_Part[AnySamples]], count: int
+) -> tuple[list[_Part[AnySamples]], list[_Part[AnySamples]]]:
+    """The first `count` samples of some parts, and the others; no part is empty."""
+    taken: list[_Part[AnySamples]] = []
+    others: list[_Part[AnySamples]] = []
+    for part in parts:
+        first, rest = part.split(count)
+        count -= len(first.samples)
+        taken += [first] if len(first.samples) else []
+        others += [rest] if len(rest.samples) else []
+    return taken, others
 
 
 class _Task(Generic[AnySamples]):
@@ -100,8 +140,9 @@ class _Task(Generic[AnySamples]):
 
     def __init__(self, stream: Stream[AnySamples], count: int, round: int, empty: AnySamples) -> None:
         self._empty: AnySamples = empty
-        self._arrived: list[AnySamples] = []
+        self._arrived: list[_Part[AnySamples]] = []
         self._lock = threading.Lock()
+        self._stopped = threading.Event()
         self.problem = ""
         self.seconds = 0.0
         self._thread = threading.Thread(target=self._run, args=(stream, count, round), daemon=True)
@@ -112,10 +153,11 @@ class _Task(Generic[AnySamples]):
         portion = getattr(stream, "portion", count)
         missing = count
         try:
-            while missing > 0:
+            while missing > 0 and not self._stopped.is_set():
                 samples = self._checked(stream.collect(min(portion, missing), round))
+                end = stream.collected if isinstance(stream, Positioned) else None
                 with self._lock:
-                    self._arrived.append(samples)
+                    self._arrived.append(_Part(samples, end))
                 if len(samples) < min(portion, missing):
                     break
                 missing -= len(samples)
@@ -132,10 +174,16 @@ class _Task(Generic[AnySamples]):
         if len(samples) and (shape, dtype) != (empty.shape, empty.content.dtype):
             rule = f"of shape {empty.shape} and type {empty.content.dtype}"
             raise InputError.of("a stream's samples", rule, f"{shape} and {dtype}")
+        if len(samples) and samples.labels.dtype != empty.labels.dtype:
+            raise InputError.of("a stream's labels", f"of type {empty.labels.dtype}", samples.labels.dtype)
         checked: AnySamples = samples if len(samples) else empty
         return checked
 
-    def take(self) -> list[AnySamples]:
+    def stop(self) -> None:
+        """Make no further call."""
+        self._stopped.set()
+
+    def take(self) -> list[_Part[AnySamples]]:
         """What has arrived since the last call."""
         with self._lock:
             arrived, self._arrived = self._arrived, []

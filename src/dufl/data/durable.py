@@ -3,12 +3,13 @@
 There are two tables. `samples` is narrow (id, round of birth, label, checksum), so that choosing what to
 discard reads little. `features` has the bytes of each sample and is accessed only for samples that join or
 leave. If the process is killed at any moment, the file has the state before a step or after it. One process
-at a time can open the file.
+at a time can open the file. Facts, such as the position of a stream, are stored in the transaction of the
+step that they belong to.
 """
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,7 @@ class DurableBuffer(Generic[AnySamples]):
         self._dtype = np.dtype(about["dtype"])
         self._shape = tuple(int(n) for n in about["shape"].split(",") if n)
         self._capacity = float(about["capacity"])
+        self._numbers = "labels" in about  # whether labels are numbers; otherwise they are classes
         rule = about["discard"] if discard is None else discard
         if plugin_name(rule) != about["discard"]:
             raise BufferFileError.of(
@@ -72,14 +74,15 @@ class DurableBuffer(Generic[AnySamples]):
         discard: Discard = "uniform",
         seed: int = 0,
         client: int = 0,
+        facts: Mapping[str, str] | None = None,
     ) -> "DurableBuffer[AnySamples]":
-        """Create a file with the first samples; raises if the file exists. See `MemoryBuffer`."""
+        """Create a file with the first samples and facts; raises if the file exists. See `MemoryBuffer`."""
         where = Path(path)
         if where.exists():
             raise BufferFileError(f"{where} must not exist yet: open it, or choose another name")
         ages = checked_ages(len(initial), initial_age)
         check_capacity(len(initial), capacity)
-        about = {
+        about: dict[str, Any] = {
             "round": 0,
             "next": len(initial),
             "size": len(initial),
@@ -90,11 +93,15 @@ class DurableBuffer(Generic[AnySamples]):
             "seed": seed,
             "client": client,
         }
+        numbers = initial.labels.dtype.kind == "f"
+        if numbers:  # files of classes have no such entry
+            about["labels"] = initial.labels.dtype.str
+        _check_labels(initial, numbers)
 
         def fill(connection: sqlite3.Connection) -> None:
             for statement in _SCHEMA:
                 connection.execute(statement)
-            _write_about(connection, about)
+            _write_about(connection, about | _named(facts or {}))
             _insert(connection, initial, 0, 1 - ages)
 
         KIND.make(where, fill)
@@ -157,12 +164,20 @@ class DurableBuffer(Generic[AnySamples]):
         born = self._one("SELECT avg(born) FROM samples")
         return 1.0 if born is None else self.round + 1 - float(born)
 
-    def advance(self, keep: int, fresh: AnySamples) -> None:
-        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
+    def advance(self, keep: int, fresh: AnySamples, **facts: str) -> None:
+        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round.
+
+        Args:
+            keep: how many samples to conserve.
+            fresh: the samples that join.
+            facts: named texts, as for `remember`, stored in the same transaction: either the samples have
+                joined and the facts are known, or neither.
+        """
         with self._reporting():
             rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
             ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
             check_step(len(ids), keep, fresh, self._dtype, self._shape, self._capacity)
+            _check_labels(fresh, self._numbers)
             about = _read_about(self._connection)
             now, first = about["round"], about["next"]
             discarded = [(int(i),) for i in ids[self._discarding.positions(born, keep, now)]]
@@ -171,16 +186,16 @@ class DurableBuffer(Generic[AnySamples]):
                 self._connection.executemany("DELETE FROM samples WHERE id = ?", discarded)
                 self._connection.executemany("DELETE FROM features WHERE id = ?", discarded)
                 _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
-                _write_about(self._connection, about | after)
+                _write_about(self._connection, about | after | _named(facts))
 
     def remember(self, **facts: str) -> None:
         """Store named texts beside the samples; a text of the same name is replaced."""
         with self._reporting(), transaction(self._connection):
             about = _read_about(self._connection)
-            _write_about(self._connection, about | {f"fact {name}": text for name, text in facts.items()})
+            _write_about(self._connection, about | _named(facts))
 
     def recall(self, name: str) -> str | None:
-        """A text stored by `remember`; None if there is none of this name."""
+        """A text stored by `remember` or with a step; None if there is none of this name."""
         with self._reporting():
             text = _read_about(self._connection).get(f"fact {name}")
         return None if text is None else str(text)
@@ -195,12 +210,15 @@ class DurableBuffer(Generic[AnySamples]):
             rows = self._connection.execute(query).fetchall()
             if len(rows) != len(self):
                 raise BufferFileError(f"{self._path} must have {len(self)} samples, got {len(rows)}")
+            if self._numbers:  # SQLite stores 3.0 as 3
+                rows = [(id, born, float(label), *rest) for id, born, label, *rest in rows]
             for *facts, checksum, content in rows:
                 if _checksum(content, *facts) != checksum:
                     raise BufferFileError(f"{self._path} must be undamaged, but sample {facts[0]} is not")
             raw = np.frombuffer(b"".join(row[4] for row in rows), self._dtype)
             stored = raw.reshape(len(rows), *self._shape)
-            ids, born, labels = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+            ids, born = (np.array([row[i] for row in rows], np.int64) for i in range(2))
+            labels = np.array([row[2] for row in rows], np.float32 if self._numbers else np.int64)
             return Snapshot(samples_of(stored, labels), self.round + 1 - born, ids)
 
     def _one(self, query: str) -> float:
@@ -222,6 +240,18 @@ def _insert(connection: sqlite3.Connection, fresh: Any, first: int, born: npt.ND
     rows = [(*fact, _checksum(blob, *fact)) for fact, blob in zip(facts, blobs, strict=True)]
     connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)
     connection.executemany("INSERT INTO features VALUES (?, ?)", zip(ids, blobs, strict=True))
+
+
+def _check_labels(samples: Any, numbers: bool) -> None:
+    if len(samples) and (samples.labels.dtype.kind == "f") != numbers:
+        rule = "numbers, as in the buffer" if numbers else "classes, as in the buffer"
+        raise InputError.of("labels", rule, samples.labels.dtype)
+    if numbers and np.isnan(samples.labels).any():  # SQLite would store nothing
+        raise InputError.of("labels", "numbers", "nan")
+
+
+def _named(facts: Mapping[str, str]) -> dict[str, str]:
+    return {f"fact {name}": text for name, text in facts.items()}
 
 
 def _checksum(content: bytes, *facts: Any) -> int:

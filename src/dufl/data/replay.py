@@ -25,7 +25,7 @@ from dufl.data.ageing import Ageing
 from dufl.data.buffer import Discard
 from dufl.data.client_data import ClientData, IndexedStream, Period, StreamFactory
 from dufl.data.recording import Recording, Times
-from dufl.data.samples import Indices, Samples
+from dufl.data.samples import Indices, Pool, Samples
 from dufl.data.streams import BEFORE
 from dufl.errors import InputError
 
@@ -137,7 +137,8 @@ class Replay(ClientData):
     @cached_property
     def pool(self) -> Samples:  # type: ignore[override]
         """All samples, normalized."""
-        return normalized(self.recording.samples, self.timeline, self.normalize)
+        samples = normalized(self.recording.samples, self.timeline, self.normalize)
+        return samples if self.make_stream is None else Pool(samples)
 
     @property
     def test(self) -> Samples:  # type: ignore[override]

@@ -115,6 +115,42 @@ class IndexedSamples:
         return IndexedSamples(self.indices[which], self.labels[which])
 
 
+class Pool(Samples):
+    """Samples to which others can be added: the positions of the earlier ones do not change.
+
+    >>> pool = Pool(Samples(np.zeros((3, 2), np.float32), [0, 1, 0]))
+    >>> pool.add(Samples(np.ones((2, 2), np.float32), [1, 1])).tolist(), len(pool), len(pool.added)
+    ([3, 4], 5, 2)
+    """
+
+    def __init__(self, base: Samples) -> None:
+        super().__init__(base.features, base.labels)
+        object.__setattr__(self, "base", len(base))
+        object.__setattr__(self, "_room", (self.features, self.labels))
+
+    def add(self, samples: Samples) -> Indices:
+        """Add samples and return their positions."""
+        if samples.shape != self.shape or samples.features.dtype != self.features.dtype:
+            rule = f"of shape {self.shape} and type {self.features.dtype}, as in the dataset"
+            raise InputError.of("samples", rule, f"{samples.shape} and {samples.features.dtype}")
+        begin, end = len(self), len(self) + len(samples)
+        room = self._room  # type: ignore[attr-defined]
+        if end > len(room[1]):
+            wanted = end + end // 2
+            room = tuple(np.empty((wanted, *array.shape[1:]), array.dtype) for array in room)
+            room[0][:begin], room[1][:begin] = self.features, self.labels
+            object.__setattr__(self, "_room", room)
+        room[0][begin:end], room[1][begin:end] = samples.features, samples.labels
+        object.__setattr__(self, "features", room[0][:end])
+        object.__setattr__(self, "labels", room[1][:end])
+        return np.arange(begin, end)
+
+    @property
+    def added(self) -> Samples:
+        """The samples that were added."""
+        return Samples(self.features[self.base :], self.labels[self.base :])  # type: ignore[attr-defined]
+
+
 def _labels(given: npt.NDArray[Any]) -> Labels:
     """Classes as int64, numbers as float32; an empty list has no type of its own."""
     number = (given.dtype.kind == "f" and given.size > 0) or given.dtype == np.float32

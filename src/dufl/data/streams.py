@@ -2,29 +2,24 @@
 
 A stream has two methods: `collect(count, round)` returns at most `count` samples, and `resume(collected)`
 continues after `collected` samples in total. The simulated stream draws from a dataset, the iterator stream
-from any Python iterator, the folder stream from a folder that another program fills.
+from any Python iterator, the folder stream from a folder that another program fills. A stream that can tell
+its position has the methods of `dufl.data.live.positions.Positioned` as well.
 """
 
-import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.data.arrival import Arrival
-from dufl.data.datasets.untrusted_files import UnknownArraysError, read_arrays, refusing
 from dufl.data.samples import IndexedSamples, Indices, Samples, concatenate, max_samples
 from dufl.errors import InputError
 from dufl.inputs import Inputs, NonNegative, Positive, Seed, Whole
 
 BEFORE = -1  # the round in which a client collects its initial samples
-SHARD_LIMIT = 1 << 30  # bytes of the arrays of one shard
-IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
-_ARRAYS = ("x", "y")
 
 Yields = TypeVar("Yields", Samples, IndexedSamples, covariant=True)
 
@@ -189,86 +184,3 @@ def _one_by_one(source: Iterator[Any]) -> Iterator[Samples]:
         else:
             features, label = item
             yield Samples(np.asarray(features)[None], [label])
-
-
-class FolderStream:
-    """The files in a folder that another program fills, each read once, in the order of their names.
-
-    A file is an `.npz` shard with arrays `x` and `y`, or an image in a folder that is named by its label.
-    Names must sort in the order of arrival. Files whose names begin with a dot or end in `.part` or `.tmp`
-    are ignored. A file that cannot be read is assumed to be incomplete: the stream stops before it and
-    tries again at the next call. After `patience` seconds without a change it is skipped and listed in
-    `skipped`. A shard that is complete but has other arrays, or features that are neither floats nor uint8,
-    is an error.
-    """
-
-    def __init__(self, folder: str | Path, patience: float = 10.0) -> None:
-        self.folder = Path(folder)
-        self.skipped: list[Path] = []
-        self._patience = patience
-        self._done: set[Path] = set()
-        self._rest: Samples | None = None  # read but not yet collected
-        if not self.folder.is_dir():
-            raise InputError.of("folder", "a folder that exists", self.folder)
-
-    def collect(self, count: int, round: int) -> Samples:
-        """The next `count` samples; fewer if there are no more files yet."""
-        taken: list[Samples] = []
-        missing = count
-        while missing > 0:
-            if self._rest is None or not len(self._rest):
-                self._rest = next(self._shards(), None)
-                if self._rest is None:
-                    break
-            taken.append(self._rest.take(slice(0, missing)))
-            self._rest = self._rest.take(slice(missing, None))
-            missing -= len(taken[-1])
-        return concatenate(taken) if taken else Samples(np.zeros((0, 1), np.float32), np.zeros(0, np.int64))
-
-    def resume(self, collected: int) -> None:
-        """Skip the samples collected before; their files must still be in the folder."""
-        found = len(self.collect(collected, 0))
-        if found < collected:
-            rule = f"a folder that still has the {collected} samples collected before"
-            raise InputError.of("folder", rule, found)
-
-    def _shards(self) -> Iterator[Samples]:
-        """The readable files that have not been read; ends at one that may be incomplete."""
-        for path in sorted(self.folder.rglob("*")):
-            hidden = path.name.startswith(".") or path.suffix in (".part", ".tmp")
-            known = path.suffix == ".npz" or path.suffix.lower() in IMAGES
-            if path in self._done or hidden or not known or not path.is_file():
-                continue
-            try:
-                features, labels = _read(path)
-            except InputError as error:
-                if isinstance(error, UnknownArraysError) and set(_ARRAYS) <= error.names:
-                    raise
-                if time.time() - path.stat().st_mtime < self._patience:
-                    return
-                self._done.add(path)
-                self.skipped.append(path)
-                continue
-            try:
-                if np.asarray(labels).dtype.kind == "f":  # a shard does not say that its labels are numbers
-                    raise InputError.of("labels", "integers", np.asarray(labels).dtype)
-                shard = Samples(features, labels)
-            except InputError as error:
-                raise InputError(f"{path}: {error}", field=error.field, rule=error.rule) from None
-            self._done.add(path)
-            if len(shard):
-                yield shard
-
-
-def _read(path: Path) -> tuple[npt.NDArray[Any], npt.ArrayLike]:
-    """The features and labels of one file; any defect is an `InputError`."""
-    if path.suffix == ".npz":
-        arrays = read_arrays(path, _ARRAYS, SHARD_LIMIT)
-        return arrays["x"], arrays["y"]
-    from PIL import Image
-
-    with refusing(path), Image.open(path) as image:
-        label = int(path.parent.name)
-        pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
-    channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return channels[None].astype(np.uint8), [label]

@@ -20,6 +20,7 @@ from dufl.data.datasets import (
 )
 from dufl.data.recording import Recording, Task
 from dufl.data.replay import Deal, Normalize, Order, Periods, Replay, divide
+from dufl.data.samples import Pool
 from dufl.data.simulation import Simulation
 from dufl.errors import InputError, shown
 from dufl.game.clients_file import COLUMNS
@@ -151,8 +152,8 @@ class Data(Inputs):
         discard: the samples that a buffer discards: "uniform", "oldest", or a custom rule: a function of
             (born, count, generator) that returns the positions to discard.
         stream: a custom stream: a class or function of (samples, client, seed) that returns an object whose
-            `collect(count, round)` returns indices of training samples. Default: the simulated stream, or
-            what the client recorded.
+            `collect(count, round)` returns indices of training samples, or `Samples` from outside. Default:
+            the simulated stream, or what the client recorded.
         label: the column of a table with the labels.
         time: the column of a table with the times.
         client: the column of a table with the clients; None if the clients are not known.
@@ -196,15 +197,20 @@ class Data(Inputs):
 
     def load(self) -> Dataset | Recording:
         """Load the dataset."""
-        loaded = self._load()
+        try:
+            loaded = self._load()
+        except InputError as error:
+            field = error.field or ""
+            if not field.startswith("columns."):
+                raise
+            raise error.renamed(field.replace("columns.", "data.", 1)) from None
         recorded = isinstance(loaded, Recording)
         kind, times = ("recorded", "times") if recorded else ("simulated", "no times")
         if self.kind not in ("auto", kind):
             rule = f"{kind!r} or 'auto', because {loaded.name} has {times}"
             raise InputError.of("data.kind", rule, self.kind, text=repr(self.kind))
-        task = loaded.task if isinstance(loaded, Recording) else "classification"
-        if self.task != task:
-            rule = f"{task!r}, because the labels of {loaded.name} are classes"
+        if self.task == "regression" and not (isinstance(loaded, Recording) and loaded.task == self.task):
+            rule = f"'classification', because the labels of {loaded.name} are classes"
             raise InputError.of("data.task", rule, self.task, text=repr(self.task))
         return loaded
 
@@ -230,7 +236,7 @@ class Data(Inputs):
     def simulation(self, dataset: Dataset, game: Game, seed: int) -> Simulation:
         """Simulated streams and buffers, for the σ and T of the game. Imports plugins."""
         return Simulation(
-            dataset.train,
+            dataset.train if self.stream is None else Pool(dataset.train),
             self.arrival(dataset, game),
             self.ageing(game),
             seed,

@@ -227,6 +227,8 @@ def train(
         plan = update.plan if isinstance(update, Planned) else None
         folder, data_digest = place.folder if place else None, data_fingerprint(samples)
         run = Run(experiment, [], folder=folder, plan=plan, data=data_digest)
+        if place is None or not place.exists:
+            federation.begin()
         if place is None:
             return _rounds(run, federation, None, hooks)
         with place.locked():  # everything has been checked: nothing is written before

@@ -112,9 +112,10 @@ class DataUpdateMod:
                 reply = call_next(message, context)
             finally:
                 _SNAPSHOT.reset(token)
-                fresh = collector.finish().samples
+                found = collector.finish()
+                collector.close()
             if wanted:
-                store.put_aside(round, fresh)
+                store.put_aside(round, found.samples, found.position)
             if reply.has_content():
                 reply.content[RECORD] = claim_record(_claim(store, round, snapshot))
             return reply

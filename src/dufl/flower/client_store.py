@@ -3,7 +3,8 @@
 The file outlives processes and runs. Its buffer changes when a round is entered: the message of round t
 brings it to the state of round t, unless it is in that state already. A message that arrives twice therefore
 has no further effect, and a server that repeats a round finds the clients as they were. Samples collected for
-the next round wait in a second file.
+the next round wait in a second file, with the position of the stream after them. Both join in one
+transaction, so a client that is killed at any moment collects no sample twice and loses none.
 """
 
 import json
@@ -19,8 +20,10 @@ from flwr.app import Context
 
 from dufl.data.buffer import Discard, Snapshot
 from dufl.data.client_data import initial_ages
+from dufl.data.collector import Collector
 from dufl.data.durable import DurableBuffer
 from dufl.data.integer_plan import IntegerPlan, integer_plan
+from dufl.data.live.positions import POSITION, START, confirm, position_facts, position_of, seek
 from dufl.data.samples import samples_of
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
@@ -131,6 +134,7 @@ class ClientStore:
             profile.file.parent.mkdir(mode=0o700, exist_ok=True)  # for the owner alone
             _create(profile)
         self._buffer: DurableBuffer[Any] = DurableBuffer.open(profile.file, profile.discard)
+        seek(profile.stream, self._buffer.recall(POSITION))
         if self._buffer.recall("key") is None:
             self._buffer.remember(key=new_key().hex())
 
@@ -207,10 +211,14 @@ class ClientStore:
             raise InputError.of("round", f">= {current}, because earlier data is discarded", round)
         for t in range(current, round):
             keep, wanted = plan.step(t - first, len(self._buffer))
-            last = t + 1 == round
-            self._buffer.advance(keep, self._collected(t, wanted) if last else self._no_samples())
-            if last:
-                self._waiting(t).unlink(missing_ok=True)
+            if t + 1 < round:
+                self._buffer.advance(keep, self._no_samples())
+                continue
+            fresh, position = self._collected(t, wanted)
+            self._buffer.advance(keep, fresh, **position_facts(position))
+            self._waiting(t).unlink(missing_ok=True)
+            confirm(self.profile.stream, position)
+            seek(self.profile.stream, position)
         return self._buffer.snapshot()
 
     def collection(self, round: int) -> int:
@@ -220,18 +228,26 @@ class ClientStore:
             return 0
         return plan.step(round - first, len(self._buffer))[1]
 
-    def put_aside(self, round: int, fresh: Any) -> None:
-        """Store what was collected in a round until the next one begins."""
+    def put_aside(self, round: int, fresh: Any, position: str | None = None) -> None:
+        """Store what was collected in a round, and the position after it, until the next one begins."""
         path = self._waiting(round)
+        arrays = {"content": fresh.content, "labels": fresh.labels}
+        if position is not None:
+            arrays[POSITION] = np.frombuffer(position.encode(), np.uint8)
         with replacing(path, private=True) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, content=fresh.content, labels=fresh.labels)
+            np.savez(stream, **arrays)
 
-    def _collected(self, round: int, wanted: int) -> Any:
+    def _collected(self, round: int, wanted: int) -> tuple[Any, str | None]:
+        """The samples put aside in a round and their position, or what the stream has now."""
         path = self._waiting(round)
         if path.exists():
             with np.load(path) as arrays:
-                return samples_of(arrays["content"], arrays["labels"]).take(slice(0, wanted))
-        return self.profile.stream.collect(wanted, round) if wanted else self._no_samples()
+                position = arrays[POSITION].tobytes().decode() if POSITION in arrays else None
+                return samples_of(arrays["content"], arrays["labels"]).take(slice(0, wanted)), position
+        collector = Collector(self.profile.stream, self._no_samples())
+        collector.start(wanted, round)
+        found = collector.finish()
+        return found.samples, found.position
 
     def _no_samples(self) -> Any:
         return self._buffer.snapshot().samples.take(slice(0, 0))
@@ -265,7 +281,11 @@ class ClientStore:
 
 
 def _create(profile: ClientProfile) -> None:
+    seek(profile.stream, START)
     first = profile.stream.collect(profile.initial_volume, BEFORE)
+    if profile.initial_volume and not len(first):
+        raise InputError.of("stream", "able to deliver the first samples", "none")
+    position = position_of(profile.stream)
     DurableBuffer.create(
         profile.file,
         first,
@@ -274,4 +294,6 @@ def _create(profile: ClientProfile) -> None:
         discard=profile.discard,
         seed=profile.seed,
         client=profile.client,
+        facts=position_facts(position),
     ).close()
+    confirm(profile.stream, position)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import Snapshot
+from dufl.data.buffer import MemoryBuffer, Snapshot
 from dufl.data.client_data import ClientData, Period
-from dufl.data.samples import IndexedSamples
+from dufl.data.samples import IndexedSamples, Pool, Samples
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
 from dufl.learning.arrivals import Arrivals
@@ -97,14 +97,21 @@ class Federation:
         self._algorithm = settings.make_algorithm()
         self._state = self._algorithm.init(self.weights, game.clients.size, settings)
         self._streams = [data.stream(k) for k in range(game.clients.size)]
-        sizes = [policy.size(k) for k in range(game.clients.size)]
-        self._check_memory(sizes, 0)
-        self._buffers = [
-            data.buffer(k, size, float(game.clients.initial_staleness[k])) for k, size in enumerate(sizes)
-        ]
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
-        self._missing = sum(sizes) - sum(map(len, self._buffers))  # samples that streams did not have
+        self._missing = 0  # samples of this round that streams did not have
+        self._buffers: list[MemoryBuffer[IndexedSamples]] = []
+
+    def begin(self) -> None:
+        """Collect the initial samples, unless the federation has begun or was restored."""
+        if self._buffers:
+            return
+        clients = range(self._game.clients.size)
+        sizes = [self._policy.size(k) for k in clients]
+        self._check_memory(sizes, 0)
+        staleness = self._game.clients.initial_staleness.tolist()
+        self._buffers = [self._data.buffer(k, sizes[k], staleness[k], self._streams[k]) for k in clients]
+        self._missing = sum(sizes) - sum(map(len, self._buffers))
 
     @property
     def done(self) -> bool:
@@ -114,6 +121,7 @@ class Federation:
     def play(self) -> Record:
         """Run one round, from broadcast to data update."""
         began = time.perf_counter()
+        self.begin()
         snapshots = [buffer.snapshot() for buffer in self._buffers]
         replying, dropped = participants(self._settings, self._game.clients.size, self.round)
         fresh = self._background.submit(self._collect)  # while the clients train
@@ -218,6 +226,18 @@ class Federation:
             "ages": np.concatenate([snapshot.ages for snapshot in snapshots]),
             "ids": np.concatenate([snapshot.ids for snapshot in snapshots]),
             **{f"algorithm {name}": vector for name, vector in self._state.items()},
+            **self._added(),
+        }
+
+    def _added(self) -> Arrays:
+        """The samples that streams of the user's own brought, and how many each client got."""
+        pool = self._data.pool
+        if not isinstance(pool, Pool) or not len(pool.added):
+            return {}
+        return {
+            "added_features": pool.added.features,
+            "added_labels": pool.added.labels,
+            "collected": np.array([stream.collected for stream in self._streams]),
         }
 
     def restore(self, state: Arrays) -> None:
@@ -240,12 +260,18 @@ class Federation:
             for name, vector in state.items()
             if name.startswith("algorithm ")
         }
+        pool = self._data.pool
+        if "collected" in state and isinstance(pool, Pool):
+            pool.add(Samples(state["added_features"], state["added_labels"]))
+            for stream, collected in zip(self._streams, state["collected"].tolist(), strict=True):
+                stream.resume(collected)
         edges = np.cumsum(state["sizes"])[:-1]
         indices, ages, ids = (np.split(state[name], edges) for name in ("indices", "ages", "ids"))
         labels, advanced = self._data.pool.labels, min(self.round, self._game.num_rounds - 1)
+        self._buffers = []
         for k, next_id in enumerate(state["next_ids"]):
             snapshot = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
-            self._buffers[k] = self._data.restore(k, snapshot, advanced, int(next_id))
+            self._buffers.append(self._data.restore(k, snapshot, advanced, int(next_id)))
 
 
 def participants(settings: Training, num_clients: int, round: int) -> tuple[list[int], list[int]]:

@@ -30,6 +30,7 @@ class TorchEngine:
     def __init__(self, data: ClientData, settings: Training, most: int) -> None:
         """Start at most `most` workers."""
         device = find_device(settings)
+        self._data, self._mapped_samples = data, len(data.pool)
         self._labels, self._metrics = data.test.labels, Metrics(settings)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the engine)
         train = self._mapped(data.pool.features)
@@ -70,7 +71,14 @@ class TorchEngine:
 
     def train(self, weights: Vector, model_buffers: Vector, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every client from the same weights."""
-        return self.workers.do(Train(weights, model_buffers, task) for task in tasks)
+        return self.workers.do(Train(weights, model_buffers, task, self._features(task)) for task in tasks)
+
+    def _features(self, task: Task) -> Features | None:
+        """The features of a task's samples, if workers do not have them all."""
+        data = self._data
+        if len(data.pool) == self._mapped_samples:
+            return None
+        return task.features(data.pool.features, data.ageing, data.seed)
 
     def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
         """Evaluate a model on some of the test samples; on all by default."""

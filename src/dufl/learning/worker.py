@@ -64,6 +64,7 @@ class Train:
     weights: Vector
     model_buffers: Vector
     task: Task
+    features: Features | None = None  # of its samples; None if all are in the mapped file
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,9 @@ class Worker:
         if isinstance(job, Name):
             return model.named(job.weights, job.model_buffers)
         task = job.task
-        features = task.features(self._train, setup.ageing, setup.seed)
+        features = job.features
+        if features is None:
+            features = task.features(self._train, setup.ageing, setup.seed)
         weights, model_buffers, steps = model.train(job.weights, job.model_buffers, features, task)
         return Update(task.client, len(task.labels), weights, model_buffers, steps)
 

@@ -21,7 +21,7 @@ _HUGGING_FACE_ROWS = 1 << 14
 
 def is_frame(source: Any) -> bool:
     """Whether an object is a data frame of pandas."""
-    return hasattr(source, "iloc") and hasattr(source, "columns")
+    return not isinstance(source, type) and hasattr(source, "iloc") and hasattr(source, "columns")
 
 
 def is_hugging_face(source: Any) -> bool:
@@ -31,7 +31,7 @@ def is_hugging_face(source: Any) -> bool:
 
 def is_map_style(source: Any) -> bool:
     """Whether an object is a map-style dataset of PyTorch, or a list of samples."""
-    known = isinstance(source, str | bytes | tuple | Mapping | np.ndarray)
+    known = isinstance(source, str | bytes | bytearray | tuple | Mapping | np.ndarray | type)
     return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not known
 
 

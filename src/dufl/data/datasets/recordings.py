@@ -71,7 +71,11 @@ def is_recording_source(made: object) -> bool:
 
 def _by_name(source: str | Path, columns: Columns, task: Task, data_dir: str | Path | None) -> Recording:
     name = str(source)
+    if name in RECORDINGS and columns != Columns():
+        raise InputError.of("columns", f"left out for {name}, which has no columns to choose", columns)
     if name in RECORDINGS:
+        if task != "classification":
+            raise InputError.of("task", f"'classification' for {name}", task)
         return load_known(name, data_dir)
     path = Path(source).expanduser()
     suffix = recording_suffix(path)

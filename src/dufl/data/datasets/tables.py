@@ -36,7 +36,12 @@ class Columns:
     label: str = "label"
     time: str = "time"
     client: str | None = None
-    features: tuple[str, ...] | None = None
+    features: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.features is not None:
+            names = [self.features] if isinstance(self.features, str) else self.features
+            object.__setattr__(self, "features", tuple(names))
 
 
 @dataclass(frozen=True)
