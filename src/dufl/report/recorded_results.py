@@ -129,10 +129,10 @@ def _without_model(part: Part, mean: float, best: Group) -> str:
         "majority class": "the most frequent label so far",
         "mean label": "the mean label so far",
     }[label]
-    told = f"predicting {what}, which needs no model, has {measure.text(value, 1)}"
     if measure.is_better(value, mean):
-        none = "No model on this page beats it" if len(part.groups) > 1 else "The model does not beat it"
-        return f"{none}: {told}."
+        none = "None of these models beats" if len(part.groups) > 1 else "The model does not beat"
+        return f"{none} a prediction without a model: predicting {what} has {measure.text(value, 1)}."
+    told = f"predicting {what}, which needs no model, has {measure.text(value, 1)}"
     return f"In comparison, {told} (the model: {measure.difference(mean, value)})."
 
 
