@@ -321,6 +321,10 @@ def test_collection_and_missing_samples_add_up(weather: Path, weather_page: Page
         assert len(measured) == 11
         assert all(0 < one <= most for one, most in zip(measured, there, strict=False))
     missing = np.mean([metrics(weather / f"fedavg-dufl-{s}", "shortfall") for s in (0, 1)], axis=0)
+    runs = [run(*WEATHER, "policy=dufl", f"training.seed={seed}") for seed in (0, 1)]
+    wanted = np.mean([(asked(one) or 0) - one.records[0].total_volume for one in runs])
+    joined = [float(v) for v in chart["with data update: measured"] if v not in ("", "nan")]
+    assert sum(joined) == pytest.approx(wanted - missing.sum())
     assert [float(v) for v in table(weather_page, "shortfall")["with data update"]] == missing.tolist()
     assert f"{missing.sum():,.0f} with data update" in weather_page.text
 
