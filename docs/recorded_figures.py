@@ -48,7 +48,7 @@ def comparisons() -> dict[str, Comparison]:
 
 def front_figure(found: dict[str, Comparison]) -> Figure:
     """Two recordings: one on which freshness decides, and one on which it does not matter."""
-    figure, axes = new_figure(9.0, 3.2, ncols=2)
+    figure, axes = new_figure(9.0, 3.2, ncols=2, sharey=True)
     titles = {
         "insects": "insects: age decides",
         "weather": "weather: age hardly matters",
@@ -56,7 +56,7 @@ def front_figure(found: dict[str, Comparison]) -> Figure:
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         draw(axis, found[name], SHOWN)
         axis.set(title=title, xlabel="period")
-    axes[0].set_ylabel("accuracy on the next period, %")
+    axes[0].set(ylabel="accuracy on the next period, %", ylim=(0, 100))
     axes[1].legend(loc="lower right")
     return figure
 

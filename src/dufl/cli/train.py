@@ -1,5 +1,6 @@
 """`dufl train`: train a federation on this machine, with or without data update."""
 
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -158,7 +159,14 @@ def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
         task = progress.add_task("planning", total=rounds)
 
         def watch(record: "Record") -> None:
-            description = f"accuracy {100 * record.accuracy:.1f} %"
-            progress.update(task, completed=record.round + 1, description=description)
+            progress.update(task, completed=record.round + 1, description=_score(record))
 
         yield watch
+
+
+def _score(record: "Record") -> str:
+    """The accuracy or the RMSE of a round; nothing if it is unknown, as for a period without samples."""
+    if not math.isnan(record.accuracy):
+        return f"accuracy {100 * record.accuracy:.1f} %"
+    error = record.metrics.get("rmse", math.nan)
+    return "" if math.isnan(error) else f"RMSE {error:.4g}"

@@ -165,6 +165,11 @@ class Replay(ClientData):
         begin, end = np.searchsorted(own, [period.start, period.stop])
         return own[begin:end]
 
+    def available(self) -> Indices:
+        """What clients can collect in the warm-up and in every round, of shape (rounds + 1, clients)."""
+        edges = np.concatenate([[0], self.timeline.edges])
+        return np.stack([np.diff(np.searchsorted(own, edges)) for own in self._own], axis=1)
+
     def source(self, client: int) -> IndexedStream:
         """What a client can collect in a round: its own samples of that period."""
 

@@ -8,7 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dufl.data.client_data import Period
 from dufl.errors import InputError
+from dufl.experiment.recorded import mean_of
 from dufl.learning.federation import Record
 from dufl.plugins import calling
 
@@ -84,7 +86,10 @@ class EarlyStopping(Callback):
 
 
 class TensorBoard(Callback):
-    """Write metrics as TensorBoard events, by default to the run directory."""
+    """Write metrics as TensorBoard events, by default to the run directory.
+
+    On recorded data, also the means over the rounds so far, the scores without a model, and the shortfall.
+    """
 
     SCALARS = (
         *("accuracy", "loss", "total_volume", "mean_age", "planned_staleness", "payment", "server_cost"),
@@ -97,11 +102,13 @@ class TensorBoard(Callback):
             raise InputError("tensorboard needs TensorBoard: pip install 'dufl[tensorboard]'") from None
         self._folder = folder
         self._writer: Any = None
+        self._records: list[Record] = []
 
     def on_train_begin(self, experiment: "Experiment", folder: Path | None) -> None:
         """Open the event file. A resumed run writes all of its rounds again."""
         from torch.utils.tensorboard import SummaryWriter
 
+        self._records = []
         place = self._folder or folder
         if place is None:
             raise InputError("out must be given with TensorBoard(), or a folder to TensorBoard", field="out")
@@ -110,14 +117,29 @@ class TensorBoard(Callback):
     def on_round_end(self, record: Record) -> None:
         """Write the metrics of a round."""
         values = {name: getattr(record, name) for name in self.SCALARS} | record.metrics
+        if record.period is not None:
+            self._records.append(record)
+            values |= self._over_time(record, record.period)
+            values = {name: value for name, value in values.items() if value is not None and value == value}
         for name, value in values.items():
             if value is not None:
                 self._writer.add_scalar(name, value, record.round)
         self._writer.flush()
 
+    def _over_time(self, record: Record, period: Period) -> dict[str, float]:
+        """What only recorded data has; NaN where it is unknown."""
+        names = ("accuracy", *(name for name in ("rmse", "r2") if name in record.metrics))
+        means = {f"mean_{name}": mean_of([_value(r, name) for r in self._records]) for name in names}
+        free = {"no_change": period.no_change, "majority": period.majority}
+        return means | free | {"shortfall": record.shortfall, "tested": period.samples}
+
     def on_train_end(self, run: "Run") -> None:
         """Close the event file."""
         self._writer.close()
+
+
+def _value(record: Record, name: str) -> float:
+    return record.accuracy if name == "accuracy" else record.metrics.get(name, float("nan"))
 
 
 def metric_of(record: Record, name: str) -> float:

@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Callback
 from dufl.experiment.config import Experiment
 from dufl.experiment.frames import make_frame
 from dufl.experiment.output import COMPARISON, claim
+from dufl.experiment.recorded import score_of, window_length
 from dufl.experiment.run_directory import RunDirectory
-from dufl.experiment.train import Run, short_name, train
+from dufl.experiment.sections import SOURCE, Data
+from dufl.experiment.train import Run, differs_in_clients, short_name, train
 from dufl.late import late
 from dufl.learning.federation import Record
 from dufl.learning.policies import make_policy, no_update
@@ -29,6 +33,11 @@ _MEANS = (
     "mean_volume",
     "seconds",
 )
+_OVER_TIME = (  # means of recorded data
+    *("mean_accuracy", "mean_loss", "mean_rmse", "mean_r2", "final_rmse", "final_r2", "shortfall"),
+    *("no_change_accuracy", "majority_accuracy", "no_change_rmse", "mean_label_rmse"),
+)
+_SAME = ("tested", "time_begin", "time_end")  # of recorded data, for all seeds
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
@@ -78,17 +87,31 @@ class Cell:
         rounds = min(len(run.records) for run in self.runs)
         return np.array([[getattr(r, name) for r in run.records[:rounds]] for run in self.runs], float)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the data is recorded, as far as a round tells."""
+        current = self.record is not None and self.record.period is not None
+        return current or any(run.recorded for run in self.runs)
+
     def summary(self) -> dict[str, Any]:
-        """Means over the seeds, and the standard deviation of the final accuracy."""
+        """Means over the seeds, and the standard deviation of the final accuracy.
+
+        On recorded data, it is the standard deviation of the mean accuracy over the rounds, or of the mean
+        RMSE.
+        """
         each = [run.summary() for run in self.runs]
+        means = (*_MEANS, *(name for name in _OVER_TIME if self.recorded and name in each[0]))
+        score = score_of(each[0])
+        one_name, all_names = ("rmse_std", "rmses") if "rmse" in score else ("accuracy_std", "accuracies")
         return {
             "name": self.name,
             "algorithm": self.algorithm,
             "policy": self.policy,
             "seeds": list(self.seeds),
-            **{name: float(np.mean([one[name] for one in each])) for name in _MEANS},
-            "accuracy_std": standard_deviation([one["final_accuracy"] for one in each]),
-            "accuracies": [one["final_accuracy"] for one in each],
+            **{name: float(np.mean([one[name] for one in each])) for name in means},
+            **{name: each[0][name] for name in _SAME if name in each[0]},
+            one_name: standard_deviation([one[score] for one in each]),
+            all_names: [one[score] for one in each],
         }
 
 
@@ -174,27 +197,37 @@ def compare(
     by_name = dict(experiments) if isinstance(experiments, Mapping) else named(experiments)
     folder, hooks = None if out is None else Path(out), list(callbacks)
     cells = [Cell(name, one, _seeds(one, seeds)) for name, one in by_name.items()]
+    load = _Loader()
     for cell in cells:  # validate everything before the first run
-        _check(cell, folder, resume, force)
+        _check(cell, folder, resume, force, load)
     marker = _Claim(folder, force)
-    loaded: dict[str, Any] = {}
     for index, cell in enumerate(cells):
-        key = repr((cell.experiment.data.dataset, cell.experiment.data.data_dir))
-        if key not in loaded:
-            loaded = {key: cell.experiment.data.load()}  # keep one dataset in memory
         for seed in cell.seeds:
             run = train(
                 cell.experiment.replace(seed=seed),
                 out=_place(folder, cell, seed),
                 resume=resume,
                 force=force,
-                dataset=loaded[key],
+                dataset=load(cell.experiment.data),
                 callbacks=[marker, *hooks],
             )
             if not run.finished:
                 return Comparison(tuple(cells), folder)
             cells[index] = cell = Cell(cell.name, cell.experiment, cell.seeds, (*cell.runs, run))
     return Comparison(tuple(cells), folder)
+
+
+class _Loader:
+    """Loads datasets, and keeps the last one in memory."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Dataset | Recording] = {}
+
+    def __call__(self, data: Data) -> Dataset | Recording:
+        key = repr([getattr(data, name) for name in SOURCE])
+        if key not in self._loaded:
+            self._loaded = {key: data.load()}
+        return self._loaded[key]
 
 
 class _Claim(Callback):
@@ -241,13 +274,19 @@ def _seeds(experiment: Experiment, seeds: int | Iterable[int]) -> tuple[int, ...
     return listed
 
 
-def _check(cell: Cell, folder: Path | None, resume: bool, force: bool) -> None:
-    experiment = cell.experiment
+def _check(cell: Cell, folder: Path | None, resume: bool, force: bool, load: _Loader) -> None:
+    experiment, seed = cell.experiment, cell.seeds[0]
     experiment.training.make_algorithm()
-    make_policy(experiment.policy, experiment.game, partial(no_update, experiment.game), cell.seeds[0])
+    data, policy = None, experiment.policy
+    if isinstance(policy, str) and window_length(policy) is not None:  # needs recorded data
+        data = experiment.data.client_data(load(experiment.data), experiment.game, seed)
+    make_policy(policy, experiment.game, partial(no_update, experiment.game), seed, data)
     for seed in cell.seeds:
         if place := _place(folder, cell, seed):
-            RunDirectory(place).check_free(experiment.replace(seed=seed), resume, force)
+            directory, seeded = RunDirectory(place), experiment.replace(seed=seed)
+            if differs_in_clients(seeded, directory):
+                seeded = seeded.fitted(load(experiment.data))
+            directory.check_free(seeded, resume, force)
 
 
 def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:
@@ -258,5 +297,9 @@ def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:
 def _score(cell: Cell) -> str:
     if not cell.runs:
         return "not run"
-    mean = float(np.mean([run.accuracy for run in cell.runs]))
-    return f"{100 * mean:.2f} % ({short_name(cell.experiment.policy)})"
+    each = [run.summary() for run in cell.runs]
+    score, policy = score_of(each[0]), short_name(cell.experiment.policy)
+    mean = float(np.mean([one[score] for one in each]))
+    if score == "mean_rmse":
+        return f"RMSE {mean:.4g} ({policy})"
+    return f"{100 * mean:.2f} % ({policy})"

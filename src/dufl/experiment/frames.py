@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dufl.errors import InputError
+from dufl.experiment.recorded import FREE_SCORES, periods_of, times_of
 from dufl.game.plan import Plan
 from dufl.learning.federation import Record
 
@@ -22,12 +23,24 @@ def make_frame(columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> "pan
 
 
 def records_frame(records: Sequence[Record]) -> "pandas.DataFrame":
-    """One row per round. Custom metrics are separate columns; lists of clients are single values."""
+    """One row per round. Custom metrics are separate columns; lists of clients are single values.
+
+    Recorded data also has `time_begin`, `time_end`, `tested`, `no_change`, `majority` and `shortfall`.
+    """
+    periods = periods_of(records)
+    hidden = {"metrics", "period", "shortfall"} - ({"shortfall"} if periods else set())
     rows = []
     for record in records:
         row = asdict(record)
-        rows.append({**{name: value for name, value in row.items() if name != "metrics"}, **row["metrics"]})
-    return make_frame(rows)
+        own = row["metrics"]
+        rows.append({name: value for name, value in row.items() if name not in hidden} | own)
+    frame = make_frame(rows)
+    if periods:
+        frame["time_begin"], frame["time_end"] = times_of(periods, "begin"), times_of(periods, "end")
+        frame["tested"] = [period.samples for period in periods]
+        for name in FREE_SCORES:
+            frame[name] = [getattr(period, name) for period in periods]
+    return frame
 
 
 def plan_frame(plan: Plan) -> "pandas.DataFrame":

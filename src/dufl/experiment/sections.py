@@ -131,6 +131,9 @@ def _warm_up(value: float) -> float:
     return value
 
 
+SOURCE = ("dataset", "data_dir", "label", "time", "client", "features", "task")  # what `Data.load` reads
+
+
 class Data(Inputs):
     """The samples, how they arrive and how they age; the section `[data]` of a file.
 

@@ -14,6 +14,7 @@ import numpy as np
 from dufl.errors import InputError
 from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Experiment
+from dufl.experiment.recorded import score_of
 from dufl.experiment.run_directory import FREE, RunDirectory
 from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
@@ -120,14 +121,19 @@ class Group:
 
     @cached_property
     def summary(self) -> Summary:
-        """The means of the runs' summaries, and the standard deviation of the accuracy."""
+        """The means of the runs' summaries, and the standard deviation of the accuracy or of the RMSE.
+
+        On recorded data, it is that of the mean over the rounds.
+        """
         each = [run.summary() for run in self.runs]
         means = {
             name: float(np.mean([one[name] for one in each]))
             for name, value in each[0].items()
             if isinstance(value, int | float)
         }
-        return means | {"accuracy_std": standard_deviation([one["final_accuracy"] for one in each])}
+        score = score_of(each[0])
+        name = "rmse_std" if "rmse" in score else "accuracy_std"
+        return means | {name: standard_deviation([one[score] for one in each])}
 
 
 def read_runs(places: Iterable[Path]) -> list[Stored]:
@@ -197,15 +203,24 @@ def _read(place: RunDirectory) -> Stored:
     if len(run.records) > config.game.num_rounds:
         rule = f"of at most {config.game.num_rounds} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
-    return Stored(run, place.environment(), _settings(config), place)
+    return Stored(run, place.environment(), _settings(config, run.recorded), place)
 
 
-def _settings(experiment: Experiment) -> Settings:
-    """All settings that affect the results except the seed, by dotted key."""
+def _settings(experiment: Experiment, recorded: bool) -> Settings:
+    """All settings that affect the results except the seed, by dotted key.
+
+    On recorded data, clients hold what they recorded at first, and that depends on the seed if samples are
+    dealt: volumes of single clients are left out.
+    """
     every = flat(tomllib.loads(experiment.to_toml()))
     settings = {key: value for key, value in every.items() if key not in FREE | {"training.seed"}}
+    clients = experiment.game.clients
+    if recorded:
+        clients = clients.holding(np.ones(clients.size))
+        if isinstance(settings.get("clients.initial_volume"), list):
+            settings["clients.initial_volume"] = "as recorded"
     if experiment.clients.file is not None:
-        text = experiment.game.clients.to_csv()
+        text = clients.to_csv()
         checksum = hashlib.sha256(text.encode()).hexdigest()[:8]
         settings["clients.file"] = f"{experiment.game.clients.size} clients, checksum {checksum}"
     return settings

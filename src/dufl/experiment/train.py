@@ -1,7 +1,7 @@
 """A whole run: experiment → plan → rounds → records, in memory or in a run directory."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
 from dufl.experiment.config import Experiment, as_experiment
+from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
 from dufl.game.parameters import Game
@@ -54,9 +55,17 @@ class Run:
         total = experiment.game.num_rounds
         parts = (experiment.data.dataset, training.model, training.algorithm, experiment.policy)
         what = ", ".join(short_name(part) for part in parts)
-        score = f", accuracy {100 * self.accuracy:.2f} %" if self.records else ""
+        score = f", {self._score()}" if self.records else ""
         where = f", in {self.folder}" if self.folder else ""
         return f"Run({what}: {len(self.records)} of {total} rounds{score}{where})"
+
+    def _score(self) -> str:
+        over = over_time(self.records, self.regression)
+        if "mean_rmse" in over:
+            return f"mean RMSE {over['mean_rmse']:.4g}"
+        if np.isnan(over.get("mean_accuracy", self.accuracy)):
+            return "accuracy unknown"
+        return f"{'mean ' if over else ''}accuracy {100 * over.get('mean_accuracy', self.accuracy):.2f} %"
 
     @property
     def finished(self) -> bool:
@@ -97,32 +106,18 @@ class Run:
             "shortfall": sum(record.shortfall for record in self.records),
             "seconds": sum(record.seconds for record in self.records),
             "fingerprint": _fingerprint(self.weights),
-            **self._over_time(),
+            **over_time(self.records, self.regression),
         }
-
-    def _over_time(self) -> dict[str, float]:
-        """Recorded data: means over the rounds, each weighted equally, and the scores that need no model."""
-        periods = [record.period for record in self.records if record.period is not None]
-        if not periods:
-            return {}
-        means = {
-            "mean_accuracy": _mean([record.accuracy for record in self.records]),
-            "mean_loss": _mean([record.loss for record in self.records]),
-        }
-        scores = {name: _mean([getattr(period, name) for period in periods]) for name in FREE_SCORES}
-        names: tuple[str, ...] = tuple(f"{name}_accuracy" for name in FREE_SCORES)
-        metrics: dict[str, float] = {}
-        if self.regression:
-            metrics = {
-                f"mean_{n}": _mean([r.metrics.get(n, np.nan) for r in self.records]) for n in ("rmse", "r2")
-            }
-            names = "no_change_rmse", "mean_label_rmse"
-        return means | metrics | dict(zip(names, scores.values(), strict=True))
 
     @property
     def regression(self) -> bool:
         """Whether labels are numbers."""
-        return "rmse" in self.records[-1].metrics and bool(np.isnan(self.records[-1].accuracy))
+        return any("rmse" in record.metrics and np.isnan(record.accuracy) for record in self.records)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the data is recorded."""
+        return any(record.period is not None for record in self.records)
 
     def to_frame(self) -> Any:
         """The records as a pandas `DataFrame`, one row per round; your own metrics are columns too."""
@@ -212,7 +207,7 @@ def train(
     if out is None and resume:
         raise InputError("out must be given with resume=True", field="out")
     place, hooks = None if out is None else RunDirectory(Path(out)), Callbacks(callbacks)
-    if place is not None and not _differs_in_clients(experiment, place):
+    if place is not None and not differs_in_clients(experiment, place):
         place.check_free(experiment, resume, force)
         if place.summary is not None:
             return _finished(experiment, place, hooks)
@@ -242,7 +237,7 @@ def train(
         engine.close()
 
 
-def _differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:
+def differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:
     """Whether a run may be the same once its clients hold what they have recorded."""
     if not place.exists:
         return False
@@ -309,19 +304,10 @@ def short_name(spec: Spec) -> str:
     return Path(text).name if text.endswith(SUFFIXES) else text.rpartition(":")[2].strip("<>")
 
 
-FREE_SCORES = ("no_change", "majority")
-
-
 def _performance(record: Record) -> float:
     """The accuracy of a round, or the negative loss of regression; less than any number if it is unknown."""
     score = -record.loss if np.isnan(record.accuracy) else record.accuracy
     return -np.inf if np.isnan(score) else score
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The mean of the values that are known; NaN if none is."""
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
 
 
 def _name(spec: Spec) -> str:

@@ -31,6 +31,8 @@ class Axis:
         from_zero: whether it begins at 0.
         integers: whether there is nothing between two integers, as between two rounds.
         names: whether its values are names instead of numbers.
+        dates: whether its values are dates (datetime64).
+        in_full: whether large numbers are written in full.
     """
 
     label: str
@@ -38,6 +40,8 @@ class Axis:
     from_zero: bool = False
     integers: bool = False
     names: bool = False
+    dates: bool = False
+    in_full: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +65,7 @@ class Series:
         hover: the format of a value under the pointer; empty to show none.
         texts: for `text`.
         visible: False draws it only when the reader clicks on the legend.
+        owner: the series whose entry in the legend it shares; empty for an entry of its own.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Series:
     hover: str = ",.4g"
     texts: Sequence[str] = ()
     visible: bool = True
+    owner: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dufl.experiment.recorded import collected_by_client
 from dufl.experiment.train import Run
 from dufl.formatting import count, money
 from dufl.game.dynamics import Array, collection
@@ -15,7 +16,7 @@ from dufl.game.utility import client_cost, client_payment
 from dufl.report.chart_spec import BLUE, GREEN, ORANGE, Axis, Chart, Series
 from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
 from dufl.report.plan_charts import client_axis
-from dufl.report.planning import SHOWN, Planning
+from dufl.report.planning import SHOWN, Planning, planned_runs
 
 KEPT = 5000  # clients at most whose payment and utility are computed
 ROWS = 100  # of the table of clients at most
@@ -55,7 +56,7 @@ def _part(planning: Planning, place: int, plannings: Sequence[Planning]) -> Iter
     plan = planning.followed_by(followers[0]) if followers else None
     if plan is None:
         return
-    runs = [run for group in followers for run in group.runs]
+    runs = [run for group in followers for run in planned_runs(group)]
     earned = earnings(plan, runs)
     name, prefix = (f"Plan {place}", f"plan_{place}_") if len(plannings) > 1 else ("", "")
     if name:
@@ -90,14 +91,24 @@ def _measured(
         held[t, known] = volumes[which[known]]
     payment = np.array([record.payment for record in records])
     total = np.array([record.total_volume for record in records], float)
-    return _earned(plan, some, payment, held, total)
+    joined = None
+    if run.recorded and run.plan is not None and which.max() < len(records[0].volumes):
+        seed = run.experiment.training.seed
+        joined = np.array(collected_by_client(records, run.plan, seed, which.tolist()), float)
+    return _earned(plan, some, payment, held, total, joined)
 
 
-def _earned(plan: Plan, some: Clients, payment: Array, volume: Array, total: Array) -> tuple[Array, Array]:
-    """Σ_t P_k(t) and U_k; nothing is collected after the last round."""
+def _earned(
+    plan: Plan, some: Clients, payment: Array, volume: Array, total: Array, joined: Array | None = None
+) -> tuple[Array, Array]:
+    """Σ_t P_k(t) and U_k; nothing is collected after the last round.
+
+    `joined` is what was collected in the other rounds, if that is known better than from the volumes.
+    """
     paid = client_payment(1.0, volume, total) * payment[:, None]
     collected = np.zeros_like(volume)
-    collected[:-1] = collection(volume, plan.conservation_rate)
+    if len(volume) > 1:
+        collected[:-1] = collection(volume, plan.conservation_rate) if joined is None else joined
     utility = paid - client_cost(some, volume, collected)
     return paid.sum(axis=0), utility.sum(axis=0)
 

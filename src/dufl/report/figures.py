@@ -6,6 +6,7 @@
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -21,11 +23,14 @@ from dufl.errors import InputError
 from dufl.experiment.compare import Cell, slug
 from dufl.experiment.files import replacing, write_text
 from dufl.experiment.output import COMPARISON, writing
+from dufl.experiment.recorded import plain_time
 from dufl.experiment.train import Run
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
+from dufl.learning.federation import Record
 from dufl.plugins import describe
-from dufl.report.chart_spec import BLUE, GREEN, GREY, ORANGE, RED, Chart, Series, Surface
+from dufl.report.chart_spec import BLUE, GREEN, GREY, ORANGE, RED, Chart, Column, Series, Surface
+from dufl.report.measure import measure_of
 from dufl.report.plan_charts import (
     cost_chart,
     plan_surface,
@@ -34,7 +39,14 @@ from dufl.report.plan_charts import (
     trajectory_charts,
     utility_chart,
 )
-from dufl.report.run_charts import Curves, accuracy_chart, cost_so_far_chart, staleness_chart, volume_chart
+from dufl.report.run_charts import (
+    Curves,
+    cost_so_far_chart,
+    moving_mean,
+    score_chart,
+    staleness_chart,
+    volume_chart,
+)
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED"]  # beside what is defined here
 
@@ -42,6 +54,11 @@ Width = Literal["page", "column"]
 PlanFigure = Literal["trajectories", "surface", "utilities", "cost"]
 
 COLUMN = 3.3  # inches
+RECORDED_COLUMNS = (  # of comparison.csv; means are over the rounds so far
+    *("mean_accuracy", "rmse", "mean_rmse", "r2", "mean_r2", "shortfall"),
+    *("time_begin", "time_end", "tested", "no_change", "majority"),
+)
+_OFFSETS = ["", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]  # of dates, by the unit of ticks
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "star": "*", "": ""}
 _STYLE: dict[str, Any] = {
@@ -137,12 +154,15 @@ def plot_plan(
 
 
 def plot_run(run: Run, width: Width = "page") -> Figure:
-    """A run as a figure: accuracy, volume, age and cost over the rounds."""
+    """A run as a figure: accuracy (RMSE of regression), volume, age and cost over the rounds.
+
+    Recorded data is drawn over its time.
+    """
     curves = [Curves("", describe(run.experiment.policy), [run])]
     planned = [record.planned_staleness for record in run.records]
     expected = {} if None in planned else {curves[0]: np.array(planned, float)}
     charts = [
-        accuracy_chart(curves),
+        score_chart([replace(curves[0], name=curves[0].policy)] if run.recorded else curves),
         volume_chart(curves, {}),
         staleness_chart(curves, expected),
         cost_so_far_chart(curves),
@@ -151,15 +171,22 @@ def plot_run(run: Run, width: Width = "page") -> Figure:
 
 
 def plot_comparison(cells: Iterable[Cell], width: Width = "page") -> Figure:
-    """Accuracy over the rounds: one line per cell, the mean of its seeds with their range."""
+    """Accuracy over the rounds: one line per cell, the mean of its seeds with their range.
+
+    On recorded data, over time, with the mean over the rounds in the legend; for regression, the RMSE.
+    """
     curves = []
     for cell in cells:
-        final = 100 * np.mean([run.accuracy for run in cell.runs])
+        measure = measure_of(cell.runs)
+        if measure is None:
+            score = f"{100 * np.mean([run.accuracy for run in cell.runs]):.1f} %"
+        else:
+            score = measure.text(cell.summary()[measure.mean], 1)
         usual = f"{slug(cell.algorithm)}-{slug(cell.policy)}"
         label = f"{cell.algorithm}, {cell.policy}" if cell.name == usual else cell.name
-        name = f"{label}: {final:.1f} %"
+        name = f"{label}: {score}"
         curves.append(Curves(name, cell.policy, cell.runs, cell.algorithm))
-    return figure_of([accuracy_chart(curves)], width)
+    return figure_of([score_chart(curves)], width)
 
 
 def write_plan_figures(
@@ -187,16 +214,38 @@ def write_comparison(cells: Sequence[Cell], folder: Path) -> list[Path]:
     return [folder / path.name for path in written]
 
 
-def comparison_csv(cells: Iterable[Cell]) -> str:
-    """One line per run and round."""
+def comparison_csv(cells: Sequence[Cell]) -> str:
+    """One line per run and round.
+
+    Recorded data has the columns `RECORDED_COLUMNS` too. A cell is empty where a value is unknown.
+    """
     fields = ("accuracy", "loss", "total_volume", "mean_age", "payment", "server_cost")
-    lines = [",".join(("algorithm", "policy", "seed", "round", *fields))]
+    more = RECORDED_COLUMNS if any(cell.recorded for cell in cells) else ()
+    lines = [",".join(("algorithm", "policy", "seed", "round", *fields, *more))]
     for cell in cells:
         for seed, run in zip(cell.seeds, cell.runs, strict=True):
-            for record in run.records:
+            extra = _over_time(run.records) if more else [()] * len(run.records)
+            for record, added in zip(run.records, extra, strict=True):
                 numbers = [repr(getattr(record, name)) for name in fields]
+                if more:
+                    numbers = ["" if text == "nan" else text for text in (*numbers, *map(str, added))]
                 lines.append(",".join((cell.algorithm, cell.policy, str(seed), str(record.round), *numbers)))
     return "\n".join(lines) + "\n"
+
+
+def _over_time(records: Sequence[Record]) -> Iterator[tuple[float | str, ...]]:
+    """The values of `RECORDED_COLUMNS`, round by round."""
+    accuracy = [record.accuracy for record in records]
+    rmse, r2 = ([record.metrics.get(name, np.nan) for record in records] for name in ("rmse", "r2"))
+    means = [moving_mean(np.array(values), len(records)).tolist() for values in (accuracy, rmse, r2)]
+    for t, record in enumerate(records):
+        scores = (means[0][t], rmse[t], means[1][t], r2[t], means[2][t], record.shortfall)
+        period = record.period
+        if period is None:
+            yield (*scores, *[""] * 5)
+        else:
+            times = (plain_time(period, edge) for edge in ("begin", "end"))
+            yield (*scores, *times, period.samples, period.no_change, period.majority)
 
 
 def write_sweep_figure(keys: list[str], rows: list[dict[str, Any]], folder: Path) -> list[Path]:
@@ -249,9 +298,10 @@ def _draw(axes: Axes, chart: Chart) -> None:
         axes.axvline(position, color=GREY, linewidth=0.9, linestyle=":")
     bars = [series for series in chart.series if series.kind == "bar"]
     areas = [series for series in chart.series if series.kind == "area"]
-    if areas and np.isfinite([series.y for series in areas]).all():
+    if areas and (finite := np.isfinite([series.y for series in areas]).all(axis=0)).any():
         labels, colors = [series.name for series in areas], [series.color for series in areas]
-        axes.stackplot(areas[0].x, [series.y for series in areas], labels=labels, colors=colors, alpha=0.8)
+        heights = [np.asarray(series.y)[finite] for series in areas]
+        axes.stackplot(np.asarray(areas[0].x)[finite], heights, labels=labels, colors=colors, alpha=0.8)
     for place in range(len(bars)):
         _draw_bars(axes, chart, bars, place)
     for series in chart.series:
@@ -261,7 +311,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
 
 
 def _draw_series(axes: Axes, chart: Chart, series: Series) -> None:
-    positions = np.arange(len(series.x)) if chart.x.names else np.asarray(series.x, float)
+    positions = np.arange(len(series.x)) if chart.x.names else _numbers_or_dates(series.x)
     if series.low is not None and series.high is not None:
         label = series.name if series.kind == "band" else None
         low, high = np.asarray(series.low, float), np.asarray(series.high, float)
@@ -275,6 +325,8 @@ def _draw_series(axes: Axes, chart: Chart, series: Series) -> None:
             axes.text(value, position, text, ha="right" if value >= edge else "left", va="center", fontsize=8)
         return
     look: dict[str, Any] = {"color": series.color, "alpha": series.opacity, "label": series.name}
+    if series.owner:
+        look["label"] = "_"  # not in the legend
     if series.kind == "points":
         size = 16 if series.marker == "star" else 9 if chart.surface else 5
         look |= {"linestyle": "none", "markeredgecolor": "white", "clip_on": False, "zorder": 5}
@@ -288,6 +340,11 @@ def _draw_series(axes: Axes, chart: Chart, series: Series) -> None:
         "marker": _MARKERS[series.marker],
     }
     axes.plot(positions, values, markersize=4, **look, **line, **more)
+
+
+def _numbers_or_dates(column: Column) -> Any:
+    array = np.asarray(column)
+    return array if array.dtype.kind == "M" else array.astype(float)
 
 
 def _draw_bars(axes: Axes, chart: Chart, bars: Sequence[Series], place: int) -> None:
@@ -339,9 +396,17 @@ def _label(axes: Axes, chart: Chart) -> None:
     if chart.x.names:
         axes.set_xticks(range(len(names)), list(names))
         axes.grid(axis="x", visible=False)
+    elif chart.x.dates:
+        locator = AutoDateLocator(maxticks=6)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        formatter = ConciseDateFormatter(locator, offset_formats=_OFFSETS)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(formatter)
+    elif chart.x.in_full:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     elif chart.x.integers:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if chart.y.range:
         axes.set_ylim(*chart.y.range)
-    elif chart.y.from_zero:
+    elif chart.y.from_zero and np.isfinite(axes.dataLim.ymin):
         axes.set_ylim(bottom=min(0.0, axes.dataLim.ymin))

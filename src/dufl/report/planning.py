@@ -10,6 +10,7 @@ from dufl.experiment.files import read_bytes
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
 from dufl.experiment.stored import Group, Stored
+from dufl.experiment.train import Run
 from dufl.game.plan import Offer, Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
@@ -68,6 +69,12 @@ def plannings(groups: Sequence[Group], progress: Progress = lambda _: None) -> l
         plans.append(_planning(part))
         progress(len(plans) / len(together))
     return plans
+
+
+def planned_runs(group: Group) -> list[Run]:
+    """The runs of a group to show, on recorded data with the plans that they followed."""
+    stored = [one for one in group.every if one.run in group.runs]
+    return [replace(s.run, plan=_stored_plan([s])) if s.run.recorded else s.run for s in stored]
 
 
 def _key(group: Group) -> str:

@@ -55,6 +55,10 @@ def _axis(axis: Axis, chart: Chart) -> dict[str, Any]:
         layout["rangemode"] = "tozero"
     if axis.names:
         layout["type"] = "category"
+    if axis.dates:
+        layout["type"] = "date"
+    if axis.in_full:
+        layout["tickformat"] = ",~r"
     if axis.integers and max((len(series.x) for series in chart.series), default=0) <= FEW:
         layout["dtick"] = 1
     return layout
@@ -73,6 +77,8 @@ def _traces(chart: Chart, series: Series) -> list[Trace]:
     trace |= {"hovertemplate": f"%{{{value}:{series.hover}}}"} if series.hover else {"hoverinfo": "skip"}
     if not series.visible:
         trace["visible"] = "legendonly"
+    if series.owner:
+        trace |= {"legendgroup": series.owner, "showlegend": False}
     if series.kind == "bar":
         bar = {"type": "bar", "marker": {"color": series.color, "opacity": series.opacity}}
         return [trace | bar | ({"orientation": "h"} if chart.horizontal else {})]
@@ -174,8 +180,14 @@ def faint(color: str, opacity: float = 0.2) -> str:
 
 
 def plain(values: Column) -> list[Any]:
-    """Values for JSON: a number that is not finite becomes None, a gap in a line."""
+    """Values for JSON: a number that is not finite becomes None, a gap in a line. Dates become text.
+
+    >>> plain(np.array(["2024-03-01"], "datetime64[ms]"))
+    ['2024-03-01T00:00:00.000']
+    """
     array = np.asarray(values)
+    if array.dtype.kind == "M":
+        return [str(text) for text in np.datetime_as_string(array)]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return [value if np.isfinite(value) else None for value in array.tolist()]
     return list(array.tolist())

@@ -8,21 +8,26 @@ from dufl.data.arrival import Arrival
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import short_name
 from dufl.formatting import count, money, number, percent
+from dufl.report.measure import RMSE
 from dufl.report.page import Block, Cell, Charts, Facts, Paragraph, Section, Table
 from dufl.report.planning import Planning
-from dufl.report.run_charts import (
-    Curves,
-    accuracy_chart,
-    classes_chart,
-    cost_so_far_chart,
-    data_charts,
-    loss_chart,
-    used_chart,
+from dufl.report.recorded_results import (
+    after,
+    free_text,
+    line_of,
+    missing_texts,
+    parts,
+    recorded_facts,
+    recorded_headline,
+    recorded_table,
 )
+from dufl.report.run_charts import classes_chart, cost_so_far_chart, data_charts, score_charts, used_chart
 from dufl.report.setup_section import name_of
 
 ROWS = 100  # of the table of updates left out at most
 SILENT = "no answer"
+PLANNED = "Wide lines are planned values; thin lines are measured in the clients' buffers."
+OWN = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -37,16 +42,19 @@ def title(groups: Sequence[Group]) -> str:
 
 def headline(groups: Sequence[Group], plannings: Sequence[Planning]) -> str:
     """The result of the best method, and of the same method without data update."""
+    if (part := parts(groups)[0]).measure is not None:
+        return recorded_headline(part, plannings)
+    groups = part.groups
     best, *without = _best(groups)
     policy, _, rest = best.label.partition(", ")
     if len(_pairs(groups) or groups) > 1:
         text = f"Best result: {policy}{f' ({rest})' if rest else ''}, test accuracy is "
     else:
         text = f"{policy[:1].upper()}{policy[1:]}, test accuracy is "
-    text += f"{percent(best.summary['final_accuracy'], 1)}{_after(best)}"
+    text += f"{percent(best.summary['final_accuracy'], 1)}{after(best)}"
     for other in without:
         text += f"; without, {percent(other.summary['final_accuracy'], 1)}"
-        text += _after(other) if other.rounds != best.rounds else ""
+        text += after(other) if other.rounds != best.rounds else ""
     planning = next(one for one in plannings if best in one.groups)
     if best.policy != "dufl":
         return f"{text}."
@@ -59,6 +67,9 @@ def headline(groups: Sequence[Group], plannings: Sequence[Planning]) -> str:
 
 def facts(groups: Sequence[Group], plannings: Sequence[Planning]) -> Facts:
     """Key figures of the best method."""
+    if (part := parts(groups)[0]).measure is not None:
+        return recorded_facts(part, plannings)
+    groups = part.groups
     best, *without = _best(groups)
     values = [
         (percent(one.summary["final_accuracy"], 1), f"test accuracy {one.label}") for one in (best, *without)
@@ -81,10 +92,16 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
     several = any(len(one.runs) > 1 for one in groups)
     shades = "Lines are means over the seeds; shaded areas are the range from minimum to maximum."
     hint = "Drag across a chart to zoom in, double-click to zoom out; click on the legend to hide a line."
-    lines = [_line(group) for group in groups]
-    charts = [accuracy_chart(lines, arrival), loss_chart(lines, arrival), cost_so_far_chart(lines)]
     notes = [Paragraph(shades, "note")] * several + [Paragraph(hint, "note hint")]
-    return Section("Results", "Results", [summary_table(groups), *notes, Charts(charts)])
+    blocks: list[Block] = []
+    for part in parts(groups):
+        lines = [line_of(group) for group in part.groups]
+        charts = [*score_charts(lines, arrival), cost_so_far_chart(lines)]
+        table = recorded_table(part) if part.measure else summary_table(part.groups)
+        free = [Paragraph(free_text(part))] if part.measure else []
+        blocks += [*part.heading, table, *free, *notes, Charts(part.named(charts))]
+        notes = []
+    return Section("Results", "Results", blocks)
 
 
 def summary_table(groups: Sequence[Group]) -> Table:
@@ -121,12 +138,17 @@ def _row(one: Group, several: bool) -> list[Cell]:
 def data_section(groups: Sequence[Group], plannings: Sequence[Planning], arrival: Arrival | None) -> Section:
     """Volume, collection, age and classes, as planned and as measured."""
     owners = {group: planning for planning in plannings for group in planning.groups}
-    lines = {_line(group): owners[group].followed_by(group) for group in groups}
-    plans = {line: plan for line, plan in lines.items() if plan is not None}
-    text = "Wide lines are planned values; thin lines are measured in the clients' buffers."
-    own = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
-    charts = [*data_charts(list(lines), plans), classes_chart(list(lines), arrival)]
-    return Section("Data", "Data: planned and measured", [Paragraph(text if plans else own), Charts(charts)])
+    blocks: list[Block] = []
+    for part in parts(groups):
+        lines = {line_of(group): owners[group].followed_by(group) for group in part.groups}
+        plans = {line: plan for line, plan in lines.items() if plan is not None}
+        charts = data_charts(list(lines), plans)
+        if part.measure is not RMSE:
+            charts.append(classes_chart(list(lines), arrival))
+        paragraphs = [PLANNED if plans else "" if part.measure else OWN, *missing_texts(part)]
+        said = [Paragraph(one) for one in paragraphs if one]
+        blocks += [*part.heading, *said, Charts(part.named(charts))]
+    return Section("Data", "Data: planned and measured", blocks)
 
 
 @dataclass(frozen=True)
@@ -147,7 +169,7 @@ def left_out_section(groups: Sequence[Group]) -> list[Section]:
         return []
     blocks: list[Block] = [
         Paragraph(_left_out(omissions)),
-        Charts([used_chart([_line(group) for group in groups])]),
+        Charts([used_chart([line_of(group) for group in groups])]),
         _omission_table(omissions, len(shown) > 1),
     ]
     return [Section("Left out", "Updates left out: missing or refused", blocks)]
@@ -195,11 +217,6 @@ def _omission_table(omissions: Sequence[_Omission], several: bool) -> Table:
     return Table(f"Clients left out, by reason{part}", heads, rows)
 
 
-def _line(group: Group) -> Curves:
-    """A group as it is drawn."""
-    return Curves(group.name, group.policy, group.runs, group.family)
-
-
 def _pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """The groups that differ only by whether data are updated."""
     static = {one.family: one for one in groups if one.policy == "static"}
@@ -210,9 +227,3 @@ def _best(groups: Sequence[Group]) -> tuple[Group, ...]:
     """The method with the highest accuracy with data update, and the same without; or the best of any."""
     candidates: list[tuple[Group, ...]] = list(_pairs(groups)) or [(one,) for one in groups]
     return max(candidates, key=lambda pair: pair[0].summary["final_accuracy"])
-
-
-def _after(one: Group) -> str:
-    if one.finished:
-        return f" after {count(one.rounds, 'round')}"
-    return f" (stopped after {one.rounds:,} of {count(one.config.game.num_rounds, 'round')})"

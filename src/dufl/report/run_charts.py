@@ -1,19 +1,29 @@
-"""Charts of training runs over the rounds: accuracy, loss, cost, and data as planned and as measured."""
+"""Charts of training runs over the rounds: accuracy, loss, cost, and data as planned and as measured.
+
+Rounds of recorded data are periods. Where all runs of a chart have the same periods, it is drawn over time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dufl.data.arrival import Arrival
+from dufl.data.client_data import Period
+from dufl.experiment.recorded import as_dates, collected, is_dated, periods_of, plain_time
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
 from dufl.report.chart_spec import COLORS, DASHES, GREY, Axis, Chart, Column, Series
+from dufl.report.measure import ACCURACY, RMSE, Measure, measure_of
 from dufl.report.plan_charts import TERMS
 
 POINTS = 6000  # drawn in one chart at most, over all its groups
+WINDOW = 5  # rounds of a moving mean
 ARRIVALS = 12  # arrivals of classes that are marked at most
 
 
@@ -42,14 +52,54 @@ class Curves:
         """A field of the records, of shape (runs, rounds)."""
         return np.array([[getattr(r, field) for r in run.records[: self.rounds]] for run in self.runs], float)
 
+    def metric(self, name: str) -> Array:
+        """A metric of the records, of shape (runs, rounds)."""
+        rows = [[r.metrics.get(name, np.nan) for r in run.records[: self.rounds]] for run in self.runs]
+        return np.array(rows, float)
+
+    @cached_property
+    def periods(self) -> list[Period]:
+        """The recorded time of its rounds; empty if data is not recorded."""
+        return periods_of(self.runs[0].records[: self.rounds])
+
 
 Curve = Callable[[Curves], Array]
 Planned = Mapping[Curves, Array]
 _ROUND = Axis("round t", integers=True)
 
 
+def score_charts(groups: Sequence[Curves], arrival: Arrival | None = None) -> list[Chart]:
+    """Accuracy and loss after every round; RMSE and R² of regression."""
+    measure = measure_of([run for group in groups for run in group.runs])
+    if measure is RMSE:
+        return [rmse_chart(groups), r2_chart(groups)]
+    return [accuracy_chart(groups, arrival), loss_chart(groups, arrival)]
+
+
+def score_chart(groups: Sequence[Curves]) -> Chart:
+    """The chart of the accuracy, or of the RMSE."""
+    return score_charts(groups)[0]
+
+
+def rmse_chart(groups: Sequence[Curves]) -> Chart:
+    """The root mean squared error on the period of every round."""
+    chart = Chart("rmse", "Test RMSE", _ROUND, Axis("RMSE", from_zero=True), [], {})
+    return _with_free(_smooth(chart, groups, lambda group: group.metric("rmse"), ",.4g"), groups, RMSE)
+
+
+def r2_chart(groups: Sequence[Curves]) -> Chart:
+    """The coefficient of determination on the period of every round."""
+    note = "1 is a perfect prediction; 0 is the error of predicting the mean label of the period itself."
+    chart = Chart("r2", "Test R²", _ROUND, Axis("R²"), [], {}, note)
+    return _smooth(chart, groups, lambda group: group.metric("r2"), ".3f")
+
+
 def accuracy_chart(groups: Sequence[Curves], arrival: Arrival | None = None) -> Chart:
     """The accuracy on the test samples after every round."""
+    if _timeline(groups):
+        chart = Chart("accuracy", "Test accuracy", _ROUND, Axis("accuracy (%)"), [], {})
+        smooth = _smooth(chart, groups, lambda group: 100 * group.curve("accuracy"), ".2f")
+        return _with_free(smooth, groups, ACCURACY)
     chart = _over_rounds(
         Chart("accuracy", "Test accuracy", _ROUND, Axis("accuracy (%)"), [], {}),
         groups,
@@ -61,6 +111,9 @@ def accuracy_chart(groups: Sequence[Curves], arrival: Arrival | None = None) -> 
 
 def loss_chart(groups: Sequence[Curves], arrival: Arrival | None = None) -> Chart:
     """The mean cross-entropy on the test samples after every round."""
+    if _timeline(groups):
+        empty = Chart("loss", "Test loss", _ROUND, Axis("cross-entropy"), [], {})
+        return _smooth(empty, groups, lambda group: group.curve("loss"), ".4f")
     chart = _over_rounds(
         Chart("loss", "Test loss", _ROUND, Axis("cross-entropy"), [], {}),
         groups,
@@ -83,12 +136,13 @@ def cost_so_far_chart(groups: Sequence[Curves]) -> Chart:
 def _by_term(chart: Chart, group: Curves) -> Chart:
     """The terms of the cost stacked: the mean over the seeds."""
     rounds = np.arange(0, group.rounds, -(-group.rounds // POINTS))
-    series, data = list[Series](), dict[str, Column]({"round": rounds})
+    axis, positions, columns = _time_axis([group], rounds)
+    series, data = list[Series](), dict[str, Column]({"round": rounds, **columns})
     for (name, color), field in zip(TERMS, ("payment", "volume", "staleness"), strict=True):
         data[name] = group.curve(f"cost_of_{field}").mean(axis=0)[rounds]
-        series.append(Series(name, rounds, data[name], color, "area", width=1))
+        series.append(Series(name, positions, data[name], color, "area", width=1))
     data["total"] = group.curve("server_cost").mean(axis=0)[rounds]
-    return replace(chart, series=series, data=data)
+    return replace(chart, x=axis, series=series, data=data)
 
 
 def classes_chart(groups: Sequence[Curves], arrival: Arrival | None) -> Chart:
@@ -111,9 +165,11 @@ def classes_chart(groups: Sequence[Curves], arrival: Arrival | None) -> Chart:
 def data_charts(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> list[Chart]:
     """Volume, collection and age, planned and measured; `plans` has those of the groups that follow one."""
     charts = [volume_chart(groups, {group: plan.total_volume for group, plan in plans.items()})]
-    collecting = [group for group in groups if group in plans and group.rounds > 1]
+    collecting = [group for group in groups if _collects(group, plans) and group.rounds > 1]
     if collecting:
         charts.append(_collection_chart(collecting, plans))
+    if any(group.periods and group.curve("shortfall").any() for group in groups):
+        charts.append(shortfall_chart(groups))
     return [*charts, staleness_chart(groups, {group: plan.mean_staleness for group, plan in plans.items()})]
 
 
@@ -132,13 +188,41 @@ def staleness_chart(groups: Sequence[Curves], planned: Planned) -> Chart:
     return _against_plan(chart, groups, lambda group: group.curve("mean_age"), planned, ",.2f")
 
 
+def shortfall_chart(groups: Sequence[Curves]) -> Chart:
+    """The samples that should have joined buffers for a round, and that streams did not have."""
+    y, note = Axis("samples", from_zero=True), "Samples asked for in the round before that were not recorded."
+    chart = Chart("shortfall", "Samples missing per round", _ROUND, y, [], {}, note)
+    return _over_rounds(chart, groups, lambda group: group.curve("shortfall"), ",.0f")
+
+
+def _collects(group: Curves, plans: Mapping[Curves, Plan]) -> bool:
+    return group in plans or collected(group.runs[0].records, group.policy, None, 0) is not None
+
+
+def _collected(group: Curves, plan: Plan | None) -> Array:
+    """The samples collected in every round but the last, of shape (runs, rounds − 1).
+
+    Clients whose streams fall short keep more than the share θ of what they hold.
+    """
+    known = all(run.plan is not None for run in group.runs) if group.periods else False
+    if plan is not None and not known:
+        return collection(group.curve("total_volume").T, plan.conservation_rate).T
+    rows = [
+        collected(run.records[: group.rounds], group.policy, run.plan, run.experiment.training.seed)
+        for run in group.runs
+    ]
+    return np.array(rows, float)
+
+
 def _collection_chart(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> Chart:
     y = Axis("samples per round", from_zero=True)
     note = "Measured: the volume of the next round less the share θ of this round's volume."
+    if any(group.periods for group in groups):
+        note = "Measured: the volume of the next round less what was kept of this round's volume."
     return _against_plan(
         Chart("collection", "Collection of all clients, Δ(t)", _ROUND, y, [], {}, note),
         groups,
-        lambda group: collection(group.curve("total_volume").T, plans[group].conservation_rate).T,
+        lambda group: _collected(group, plans.get(group)),
         {group: collection(plan.total_volume, plan.conservation_rate) for group, plan in plans.items()},
         ",.0f",
     )
@@ -149,8 +233,9 @@ def _over_rounds(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: st
     curves = [curve(group) for group in groups]
     most = max(values.shape[1] for values in curves)
     rounds = np.arange(0, most, -(-most * len(groups) // POINTS))
+    axis, positions, columns = _time_axis(groups, rounds)
     series: list[Series] = []
-    data: dict[str, Column] = {"round": rounds}
+    data: dict[str, Column] = {"round": rounds, **columns}
     for index, (group, values) in enumerate(zip(groups, curves, strict=True)):
         color, dash = _look(groups, index)
         name, shown = _name(group, suffix), _at_rounds(values, rounds)
@@ -159,8 +244,95 @@ def _over_rounds(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: st
         if len(shown) > 1:
             low, high = shown.min(axis=0), shown.max(axis=0)
             data |= {f"{name}, min": low, f"{name}, max": high}
-        series.append(Series(name, rounds, mean, color, low=low, high=high, dash=dash, hover=hover))
-    return replace(chart, series=series, data=data)
+        series.append(Series(name, positions, mean, color, low=low, high=high, dash=dash, hover=hover))
+    return replace(chart, x=axis, series=series, data=data)
+
+
+def _timeline(groups: Sequence[Curves]) -> list[Period]:
+    """The periods of all groups, if they share them; empty otherwise. A group may have stopped early."""
+    longest = max((group.periods for group in groups), key=len)
+    edges = [(p.begin, p.end, p.dated) for p in longest]
+    for group in groups:
+        own = [(p.begin, p.end, p.dated) for p in group.periods]
+        if len(own) < group.rounds or own != edges[: len(own)]:
+            return []
+    return longest
+
+
+def _time_axis(
+    groups: Sequence[Curves], rounds: npt.NDArray[Any]
+) -> tuple[Axis, npt.NDArray[Any], dict[str, Column]]:
+    """The axis of a chart, the position of every round on it, and columns of its table.
+
+    A round of recorded data is drawn in the middle of its period.
+    """
+    periods = _timeline(groups)
+    if not periods:
+        return _ROUND, rounds, {}
+    some = [periods[t] for t in rounds]
+    middle = np.array([(p.begin + p.end) / 2 for p in some])
+    columns: dict[str, Column] = {
+        f"time_{edge}": [plain_time(p, edge) for p in some] for edge in ("begin", "end")
+    }
+    if is_dated(periods):
+        return Axis("recorded time", dates=True), as_dates(middle), columns
+    return Axis("recorded time", in_full=True), middle, columns
+
+
+def _smooth(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: str) -> Chart:
+    """The chart with the mean of the last rounds in bold, and single rounds faint if they are many.
+
+    Single periods are noisy, as each is tested on other samples.
+    """
+    single = _over_rounds(chart, groups, curve, hover)
+    if max(group.rounds for group in groups) < 2 * WINDOW:
+        return replace(single, data=_without_gaps(single.data))
+    bold = _over_rounds(chart, groups, lambda group: moving_mean(curve(group), WINDOW), hover)
+    owned = [
+        replace(s, low=None, high=None, owner=s.name or "_", opacity=0.3, width=1, hover="")
+        for s in single.series
+    ]
+    means = {f"{series.name}, mean of {WINDOW}": bold.data[series.name] for series in bold.series}
+    note = f"Bold: mean of the last {WINDOW} rounds; faint: single rounds. {chart.note}".strip()
+    data = _without_gaps({**single.data, **means})
+    return replace(bold, series=[*owned, *bold.series], data=data, note=note)
+
+
+def moving_mean(values: Array, length: int) -> Array:
+    """The mean of the last `length` values that are known, along the last axis; NaN if none is.
+
+    >>> moving_mean(np.array([1.0, 3.0, np.nan, 5.0]), 2).tolist()
+    [1.0, 2.0, 3.0, 5.0]
+    """
+    known = ~np.isnan(values)
+    before = np.zeros((*values.shape[:-1], length - 1))
+    total, number = (
+        sliding_window_view(np.concatenate([before, part], axis=-1), length, axis=-1).sum(axis=-1)
+        for part in (np.where(known, values, 0.0), known)
+    )
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def _with_free(chart: Chart, groups: Sequence[Curves], measure: Measure) -> Chart:
+    """Thin dashed lines for the predictions that need no model."""
+    periods = _timeline(groups)
+    if not periods:
+        return chart
+    rounds, positions = np.asarray(chart.data["round"]), chart.series[0].x
+    data, lines = dict(chart.data), list[Series]()
+    smooth = any(series.opacity < 1 for series in chart.series)
+    for (label, _, field), dash in zip(measure.free, ("dash", "dot"), strict=True):
+        values = np.array([measure.drawn(getattr(period, field)) for period in periods])
+        drawn = moving_mean(values, WINDOW) if smooth else values
+        data |= _without_gaps({label: values[rounds]})
+        lines.append(Series(label, positions, drawn[rounds], GREY, dash=dash, width=1.3, hover=",.4g"))
+    note = f"Dashed and dotted grey: predictions that need no model. {chart.note}".strip()
+    return replace(chart, series=[*chart.series, *lines], data=data, note=note)
+
+
+def _without_gaps(data: Mapping[str, Column]) -> dict[str, Column]:
+    """Columns with an empty cell where a value is unknown, as for a period without samples."""
+    return {name: ["" if v != v else v for v in np.asarray(column).tolist()] for name, column in data.items()}
 
 
 def used_chart(groups: Sequence[Curves]) -> Chart:
@@ -186,7 +358,7 @@ def _against_plan(
             name = _name(group, "planned")
             data[name] = _at_rounds(planned[group][None], rounds)[0]
             if _name(group, "measured") not in hidden:
-                wide.append(_wide(name, rounds, data[name], _look(groups, index)[0], hover))
+                wide.append(_wide(name, chart.series[0].x, data[name], _look(groups, index)[0], hover))
     if len(wide) > 1 and all(np.array_equal(one.y, wide[0].y, equal_nan=True) for one in wide):
         wide = [replace(wide[0], name="planned", color=GREY)]  # they follow the same plan
         data["planned"] = wide[0].y
@@ -200,7 +372,7 @@ def _without_start(chart: Chart) -> Chart:
     shown = [np.asarray(series.y, float) for series in chart.series if series.visible]
     first = max(float(y[0]) for y in shown)
     later = max((float(np.nanmax(y[1:])) for y in shown if y.size > 1), default=first)
-    if first < 3 * later:
+    if first < 3 * later or later <= 0:
         return chart
     note = f"The initial volume, {first:,.0f} samples, is beyond the axis. {chart.note}".strip()
     return replace(chart, y=replace(chart.y, range=(0.0, 1.15 * later)), note=note)

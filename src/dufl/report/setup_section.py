@@ -1,5 +1,6 @@
 """The setup of the report: the samples, every run, configuration, versions, and how to run it again."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ from dufl.errors import DuflError
 from dufl.experiment.compare import slug
 from dufl.experiment.files import open_regular
 from dufl.experiment.output import reading
+from dufl.experiment.recorded import over_time, periods_of, time_range
 from dufl.experiment.stored import Group, Stored, differences
 from dufl.experiment.train import data_fingerprint
-from dufl.formatting import duration
+from dufl.formatting import duration, percent
 from dufl.plugins import describe, is_description, is_import_path
+from dufl.report.measure import UNKNOWN, Measure, measure_of
 from dufl.report.page import Block, Cell, Code, Details, Heading, Paragraph, Section, Table
 from dufl.report.planning import is_negotiated, is_on_flower
 from dufl.report.sample_images import ageing_samples, is_image
@@ -46,8 +49,10 @@ def arrival_of(groups: Sequence[Group], data: Datasets) -> Arrival | None:
 
 
 def samples_section(groups: Sequence[Group], data: Datasets) -> Section:
-    """Some samples of every dataset, fresh and aged."""
+    """Some samples of every dataset, fresh and aged; of recordings, what they are."""
     first = {_key(one): one for one in reversed(groups)}
+    if all(run.recorded for one in groups for run in one.runs):
+        return _recordings_section(groups, data, first)
     ages = [f"{one.curve('mean_age')[:, -1].mean():,.1f} rounds {one.label}" for one in groups[:DATASETS]]
     text = (
         "Samples that are kept become noisier with age. In the last round, the mean age of the samples in "
@@ -55,6 +60,29 @@ def samples_section(groups: Sequence[Group], data: Datasets) -> Section:
     )
     samples = [_samples(data[key], first[key]) for key in list(data)[:DATASETS]]
     return Section("Samples", "Samples, fresh and aged", [Paragraph(text), *samples])
+
+
+def _recordings_section(groups: Sequence[Group], data: Datasets, first: dict[Key, Group]) -> Section:
+    """What the recordings are, and how their time was divided."""
+    text = "Samples are used when they were recorded, and do not change with age."
+    blocks: list[Block] = [Paragraph(text)]
+    for key in list(data)[:DATASETS]:
+        blocks += [_samples(data[key], first[key]), *_divided(first[key])]
+    return Section("Samples", "Samples, as recorded", blocks)
+
+
+def _divided(one: Group) -> list[Block]:
+    config, periods = one.config.data, periods_of(one.runs[0].records)
+    sizes = [period.samples for period in periods]
+    length = "equally long" if config.periods == "time" else "of equally many samples"
+    known = f"The first {percent(config.warm_up, 0)} is known before round 0. "
+    return [
+        Paragraph(
+            f"{known}The rest, {time_range(periods)}, is divided into {one.config.game.num_rounds:,} "
+            f"periods, {length}, one per round, with {min(sizes):,} to {max(sizes):,} samples. The model of "
+            "a round is tested on its period before anybody has trained on it."
+        )
+    ]
 
 
 def _samples(dataset: Dataset | Recording | str, one: Group) -> Block:
@@ -115,15 +143,22 @@ def setup_section(runs: Sequence[Stored], groups: Sequence[Group], in_folder: bo
 
 
 def _runs_table(runs: Sequence[Stored]) -> Table:
-    heads = ("directory", "algorithm", "policy", "seed", "state", "accuracy (%)", "time", "weights")
-    return Table("All runs; equal weights have the same fingerprint", heads, [_run_row(one) for one in runs])
+    measure = measure_of([stored.run for stored in runs if stored.run.records])
+    score = "accuracy (%)" if measure is None else f"mean {measure.head}"
+    heads = ("directory", "algorithm", "policy", "seed", "state", score, "time", "weights")
+    rows = [_run_row(one, measure) for one in runs]
+    return Table("All runs; equal weights have the same fingerprint", heads, rows)
 
 
-def _run_row(stored: Stored) -> list[Cell]:
+def _run_row(stored: Stored, measure: Measure | None) -> list[Cell]:
     experiment, records = stored.run.experiment, stored.run.records
     training = experiment.training
     summary = stored.place.summary or {}
     accuracy = 100 * records[-1].accuracy if records else float("nan")
+    score: Cell = (f"{accuracy:.2f}" if records else "–", accuracy)
+    if measure is not None:
+        value = over_time(records, stored.run.regression).get(measure.mean, math.nan)
+        score = (measure.cell(value), measure.drawn(value)) if value == value else UNKNOWN
     seconds = sum(record.seconds for record in records)
     return [
         name_of(stored),
@@ -131,7 +166,7 @@ def _run_row(stored: Stored) -> list[Cell]:
         describe(experiment.policy),
         (f"{training.seed}", training.seed),
         stored.progress,
-        (f"{accuracy:.2f}" if records else "–", accuracy),
+        score,
         (duration(seconds), seconds),
         str(summary.get("fingerprint", "")) or "–",
     ]
@@ -203,6 +238,9 @@ def _comparison(runs: Sequence[Stored], groups: Sequence[Group]) -> str | None:
     """The `dufl compare` that makes these runs, if there is one."""
     keys = differences([one.every[0].settings for one in groups])
     if set(keys) - {"policy", "training.algorithm"} or any(map(is_on_flower, runs)):
+        return None
+    volumes = {stored.run.experiment.game.clients.initial_volume.tobytes() for stored in runs}
+    if len(volumes) > 1:  # recorded data that was dealt by the seed
         return None
     seeds = sorted({stored.seed for stored in runs})
     algorithms = list(dict.fromkeys(describe(one.config.training.algorithm) for one in groups))

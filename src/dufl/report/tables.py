@@ -15,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dufl.experiment.compare import Cell
+from dufl.experiment.recorded import mean_of
 from dufl.experiment.train import Run
 from dufl.formatting import count, duration, money, number, percent
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
+from dufl.learning.federation import Record
+from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
 from dufl.report.plan_charts import TERMS, rows_by_values, value_text
 
 Rows = list[tuple[str, str]]
@@ -155,8 +158,10 @@ def run_table(run: Run) -> RenderableType:
     table.add_column(justify="right")
     for row in _run_rows(run):
         table.add_row(*row)
-    lines = "\n".join(f"  {line}" for line in chart([record.accuracy for record in run.records]))
-    return Group(Text(_run_headline(run), style="bold"), table, Text(f"\n  test accuracy per round\n{lines}"))
+    measure = measure_of([run]) or ACCURACY
+    lines = "\n".join(f"  {line}" for line in chart([measure.of(record) for record in run.records]))
+    title = f"test {measure.name} per round"
+    return Group(Text(_run_headline(run), style="bold"), table, Text(f"\n  {title}\n{lines}"))
 
 
 def run_html(run: Run) -> str:
@@ -167,19 +172,22 @@ def run_html(run: Run) -> str:
 def _run_headline(run: Run) -> str:
     summary = run.summary()
     what = ", ".join(summary[name] for name in ("dataset", "model", "algorithm", "policy"))
-    accuracy, rounds = percent(summary["final_accuracy"]), count(summary["rounds"], "round")
-    return f"{what}: test accuracy {accuracy} after {rounds}"
+    rounds, measure = count(summary["rounds"], "round"), measure_of([run])
+    if measure is None:
+        return f"{what}: test accuracy {percent(summary['final_accuracy'])} after {rounds}"
+    mean, last = (measure.text(summary[name]) for name in (measure.mean, measure.final))
+    return f"{what}: mean test {measure.name} {mean} over {rounds}, {last} in the last"
 
 
 def _run_rows(run: Run) -> Rows:
     summary, last = run.summary(), run.records[-1]
     planned = f" (planned {last.planned_staleness:.2f})" if last.planned_staleness is not None else ""
+    measure = measure_of([run])
     rows = [
-        ("best accuracy", f"{percent(summary['best_accuracy'])} in round {summary['best_round']}"),
-        ("loss", f"{summary['final_loss']:.4f}"),
+        *(_score_rows(summary) if measure is None else _recorded_rows(run, measure, summary)),
         ("samples held, mean over rounds", f"{summary['mean_volume']:,.0f}"),
         ("mean age in the last round", f"{last.mean_age:.2f}{planned}"),
-        ("classes in the buffers", f"{last.classes}"),
+        *([("classes in the buffers", f"{last.classes}")] if not run.regression else []),
         ("payment over all rounds", money(summary["total_payment"])),
         ("server cost U", number(summary["server_cost"])),
         *_terms(summary[f"cost_of_{term}"] for term in ("payment", "volume", "staleness")),
@@ -190,6 +198,29 @@ def _run_rows(run: Run) -> Rows:
     if summary["refused"]:
         rows.append(("updates refused", f"{summary['refused']:,}"))
     return rows
+
+
+def _score_rows(summary: dict[str, Any]) -> Rows:
+    return [
+        ("best accuracy", f"{percent(summary['best_accuracy'])} in round {summary['best_round']}"),
+        ("loss", f"{summary['final_loss']:.4f}"),
+    ]
+
+
+def _recorded_rows(run: Run, measure: Measure, summary: dict[str, Any]) -> Rows:
+    """Scores over the recorded time; those of the last round are in the headline."""
+    best = run.records[summary["best_round"]]
+    rows = [(f"best {measure.name}", f"{measure.text(measure.of(best))} in round {best.round}")]
+    if run.regression:
+        rows.append(("R², mean over rounds", _known(summary["mean_r2"], ".3f")))
+        rows.append(("R² in the last round", _known(summary["final_r2"], ".3f")))
+    else:
+        rows.append(("loss, mean over rounds", _known(summary["mean_loss"], ".4f")))
+    return [*rows, *recorded_rows(run, measure, summary)]
+
+
+def _known(value: float, form: str) -> str:
+    return UNKNOWN if math.isnan(value) else f"{value:{form}}".replace("-", "−")
 
 
 def _html(title: str, rows: Rows) -> str:
@@ -208,17 +239,78 @@ def _html(title: str, rows: Rows) -> str:
 def comparison_table(cells: list[Cell], rounds: int) -> Table:
     """A comparison for the terminal, finished or running; it fits a narrow terminal.
 
-    With several seeds, ± std is the standard deviation of the accuracy over them, in percentage points.
+    With several seeds, ± std is the standard deviation of the accuracy over them, in percentage points. On
+    recorded data the accuracy is the mean over the rounds, and two lines show what needs no model.
     """
     several = len(cells[0].seeds) > 1
+    measure = _measure_of_cells(cells)
     table = Table(box=None, padding=(0, 1))
     table.add_column("algorithm", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    for name in ("accuracy %", *["± std"] * several, "loss", "mean age", "payment", "cost", "time"):
+    scores = ["accuracy %", *["± std"] * several, "loss"]
+    if measure is not None:
+        squared = ["R²"] if measure is RMSE else []
+        scores = [f"mean {_head(measure)}", *["± std"] * several, "last", *squared, "missing"]
+    for name in (*scores, "mean age", "payment", "cost", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
-        table.add_row(cell.algorithm, cell.policy, *_cell(cell, rounds, several))
+        shown = _recorded_cell(cell, rounds, several, measure) if measure else _cell(cell, rounds, several)
+        table.add_row(cell.algorithm, cell.policy, *shown)
+    for label, value in _free_lines(cells, measure):
+        table.add_row("no model", label, value)
     return table
+
+
+def _head(measure: Measure) -> str:
+    return "accuracy %" if measure is ACCURACY else measure.name
+
+
+def _measure_of_cells(cells: list[Cell]) -> Measure | None:
+    """The measure of a comparison; None unless all rounds so far are on recorded data of one task."""
+    started = [cell for cell in cells if cell.runs or cell.record is not None]
+    if not started or not all(cell.recorded for cell in started):
+        return None
+    runs = [run for cell in started for run in cell.runs]
+    if runs:
+        return measure_of(runs)
+    return RMSE if any("rmse" in cell.record.metrics for cell in started if cell.record) else ACCURACY
+
+
+def _free_lines(cells: list[Cell], measure: Measure | None) -> Rows:
+    """What needs no model, if it is the same for all finished cells."""
+    summaries = [cell.summary() for cell in cells if cell.finished]
+    if measure is None or not summaries:
+        return []
+    lines = []
+    for label, key, _ in measure.free:
+        values = {measure.cell(summary[key]) for summary in summaries}
+        lines.append((label, values.pop() if len(values) == 1 else UNKNOWN))
+    return lines
+
+
+def _recorded_cell(cell: Cell, rounds: int, several: bool, measure: Measure) -> list[str]:
+    is_regression = measure is RMSE
+    if cell.finished:
+        summary = cell.summary()
+        return [
+            measure.cell(summary[measure.mean]),
+            *([measure.cell(summary[measure.std])] if several else []),
+            measure.cell(summary[measure.final]),
+            *([_known(summary["mean_r2"], ".3f")] if is_regression else []),
+            f"{summary['shortfall']:,.0f}",
+            *_costs(summary),
+        ]
+    if cell.record is None:
+        return ["", *[""] * several, "", *[""] * is_regression, "", "", "", "", "waiting"]
+    record = cell.record
+    return [
+        "",
+        *[""] * several,
+        measure.cell(measure.of(record)),
+        *([_known(record.metrics.get("r2", math.nan), ".3f")] if is_regression else []),
+        "",
+        *_so_far(cell, record, rounds, several),
+    ]
 
 
 def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
@@ -228,24 +320,31 @@ def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
             f"{100 * summary['final_accuracy']:.2f}",
             *([f"{100 * summary['accuracy_std']:.2f}"] if several else []),
             f"{summary['final_loss']:.3f}",
-            f"{summary['mean_age']:.1f}",
-            f"{summary['total_payment']:,.0f}",
-            f"{summary['server_cost']:.3g}",
-            duration(summary["seconds"]),
+            *_costs(summary),
         ]
     if cell.record is None:
         return ["", *[""] * several, "", "", "", "", "waiting"]
     record = cell.record
-    seed = f" seed {cell.seeds[len(cell.runs)]}" if several else ""
     return [
         f"{100 * record.accuracy:.2f}",
         *[""] * several,
         f"{record.loss:.3f}",
-        f"{record.mean_age:.1f}",
-        "",
-        f"{record.server_cost:.3g}",
-        f"{record.round + 1}/{rounds}{seed}",
+        *_so_far(cell, record, rounds, several),
     ]
+
+
+def _costs(summary: dict[str, Any]) -> list[str]:
+    return [
+        f"{summary['mean_age']:.1f}",
+        f"{summary['total_payment']:,.0f}",
+        f"{summary['server_cost']:.3g}",
+        duration(summary["seconds"]),
+    ]
+
+
+def _so_far(cell: Cell, record: Record, rounds: int, several: bool) -> list[str]:
+    seed = f" seed {cell.seeds[len(cell.runs)]}" if several else ""
+    return [f"{record.mean_age:.1f}", "", f"{record.server_cost:.3g}", f"{record.round + 1}/{rounds}{seed}"]
 
 
 def sweep_table(keys: list[str], rows: list[SweepRow]) -> Table:
@@ -348,7 +447,8 @@ def chart(values: npt.ArrayLike, width: int = 60, height: int = 4) -> list[str]:
     series = np.asarray(values, dtype=float)
     columns = min(width, series.size)
     edges = np.linspace(0, series.size, columns + 1).astype(int)
-    means = np.array([series[a:b].mean() for a, b in pairwise(edges)])
+    means = np.array([mean_of(series[a:b].tolist()) for a, b in pairwise(edges)])
+    means = np.where(np.isnan(means), 0.0, means)
     top = means.max()
     level = np.zeros(columns) if top <= 0 else np.rint(means / top * height * 8)
     rows = []

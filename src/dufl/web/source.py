@@ -37,12 +37,14 @@ class Source:
         toml: content of the TOML file.
         clients_file: the CSV file of clients, uploaded or named in the TOML file.
         replaces_clients: whether the CSV file replaces the `[clients]` section of the TOML file.
+        is_local: whether the TOML file is the one that the server was started with.
     """
 
     name: str = ""
     toml: str = ""
     clients_file: ClientsFile | None = None
     replaces_clients: bool = False
+    is_local: bool = False
 
     def experiment(self, changes: Mapping[str, Any] | None = None, name: str = "") -> Experiment:
         """The experiment with `changes`, dotted keys to values. Error messages start with `name`.
@@ -84,7 +86,7 @@ def open_source(path: Path | None) -> Source:
     table = absolute_paths(parse(_read(path, "TOML"), str(path)), path.parent)
     file = _clients_section(table).get("file")
     clients_file = ClientsFile(file, _read(path.parent / file, "CSV")) if isinstance(file, str) else None
-    source = Source(str(path), tomli_w.dumps(table), clients_file)
+    source = Source(str(path), tomli_w.dumps(table), clients_file, is_local=True)
     source.experiment(name=str(path))
     return source
 

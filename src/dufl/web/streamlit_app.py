@@ -24,6 +24,7 @@ from dufl.report.plotly_charts import Trace, plotly_figure
 from dufl.web import text
 from dufl.web.form import current_request, remember, show_form, start_session
 from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
+from dufl.web.recorded import about_recording
 from dufl.web.request import SAVED_FILE, Request
 from dufl.web.source import open_source
 
@@ -99,6 +100,7 @@ def _show_plan(request: Request, plan: Plan, progress: Progress) -> None:
         _show_chart(column, chart, 250)
     _show_chart(st.container(), utility_chart(plan), 300)
     _show_clients(plan)
+    _show_recording(request, plan)
     _show_command(request)
     _show_downloads(request, plan)
     baseline = baseline_plan(request, progress)
@@ -195,6 +197,21 @@ def _show_clients(plan: Plan) -> None:
     )
     if clients.size > TABLE_ROWS:
         st.caption(f"First {TABLE_ROWS:,} of {clients.size:,} clients.")
+
+
+def _show_recording(request: Request, plan: Plan) -> None:
+    """Show which recording the experiment is about, and whether the plan asks for more than it has."""
+    about = about_recording(request.source, request.experiment(), plan)
+    if about is None:
+        return
+    st.header("Recorded data", anchor=False)
+    st.markdown(text.escape_markdown(about.text))
+    if about.facts:
+        row = st.container(horizontal=True, gap="small")
+        for label, value, explanation in about.facts:
+            row.metric(label, value, help=explanation, width=METRIC_WIDTH)
+    for warning in about.warnings:
+        st.warning(text.escape_markdown(warning))
 
 
 def _show_command(request: Request) -> None:
