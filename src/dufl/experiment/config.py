@@ -99,7 +99,7 @@ class Experiment(Inputs):
         """
         game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n not in ("clients", "loss")}
         if self.game.loss is not None:
-            game["loss"] = _law(self.game.loss)
+            game["loss"] = law_table(self.game.loss)
         if self.clients.file is None:
             clients = {n: _plain(v) for n, v in self.clients if v is not None}
         else:
@@ -260,7 +260,7 @@ def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
         raise error.within(name, source) from None
 
 
-def _law(law: Any) -> Any:
+def law_table(law: Any) -> Any:
     """A loss law as a TOML table; a user's own is described."""
     if not isinstance(law, PowerLaw):
         return describe(law)

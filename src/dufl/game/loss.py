@@ -59,6 +59,8 @@ class PowerLaw(Inputs):
         unit: what the loss is: "error" (1 − accuracy), "loss" or "rmse".
         covariance: of the parameters in the order above; None if their uncertainty is not known.
         noise: the standard deviation of a measurement around the law, in the unit of the law.
+        measured_from: the share of the rounds after which it was measured; predictions are means over the
+            rounds after it.
 
     >>> law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
     >>> law(0.01, 1.0)
@@ -75,6 +77,7 @@ class PowerLaw(Inputs):
     unit: Unit = "error"
     covariance: Covariance | None = None
     noise: NonNegative = 0.0
+    measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
 
     @property
     def parameters(self) -> Array:
@@ -96,6 +99,14 @@ class PowerLaw(Inputs):
         little, old = self.terms(scarcity, staleness)
         total = self.floor + little + old
         return total if total.ndim else float(total)
+
+    def deviation(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> float:
+        """The standard deviation of a measured mean loss: of the law, by its covariance, and of the noise."""
+        if self.covariance is None:
+            return self.noise
+        gradient = self.gradient(scarcity, staleness).reshape(len(PARAMETERS), -1).mean(axis=1)
+        variance = float(gradient @ np.array(self.covariance) @ gradient)
+        return float(np.sqrt(max(variance, 0.0) + self.noise**2))
 
     def gradient(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Array:
         """The derivative of ℓ with respect to every parameter; of shape (7, ...)."""

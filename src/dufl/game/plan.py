@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dufl.errors import CapacityError, CertificateError, NegativeUtilityWarning
+from dufl.errors import CapacityError, CertificateError, InputError, NegativeUtilityWarning
 from dufl.game import leader as leaders
 from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
@@ -24,6 +24,7 @@ from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
+from dufl.game.prediction import Prediction, cheapest, law_of, predict, weight_of_a_point
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
@@ -122,6 +123,11 @@ class Plan:
         return staleness(self.total_volume, self.conservation_rate, start)
 
     @cached_property
+    def prediction(self) -> Prediction | None:
+        """What the loss law predicts for training; None unless the law is in a unit."""
+        return predict(self.game, self.conservation_rate, self.total_volume)
+
+    @cached_property
     def _trajectories(self) -> tuple[Array, Array]:
         return self.trajectories_of(self.game.clients)
 
@@ -214,6 +220,7 @@ class Plan:
             "passes": self.passes,
             "method": self.method,
             "competition": self.competition,
+            **(self.prediction.summary() if self.prediction else {}),
         }
 
 
@@ -223,10 +230,15 @@ def solve(
     method: Method = "stackelberg",
     competition: Competition = "mean-field",
     algorithm1: Algorithm1Options | None = None,
+    budget: float | None = None,
+    accuracy: float | None = None,
+    point_worth: float | None = None,
     certified: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
     """The server's best payment and conservation rate, and the clients' equilibrium there.
+
+    A goal replaces the weight of money, for a game whose loss law was fitted to trainings.
 
     The certificate judges the equilibrium before it is returned. If some clients have negative utility, a
     `NegativeUtilityWarning` says so: given the offer no client gains by collecting otherwise, but these
@@ -239,6 +251,11 @@ def solve(
         competition: `mean-field` (as in the paper, a client takes φ as given) or `nash` (a client sees
             its own influence).
         algorithm1: how the paper's loop searches and stops.
+        budget: the most accurate plan whose payments over all rounds are at most this.
+        accuracy: the cheapest plan whose predicted accuracy is at least this with 90 % confidence, or the
+            best one if there is none.
+        point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
+            whole run is worth this much money.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
         progress: called with the share of the work that is done.
 
@@ -253,6 +270,12 @@ def solve(
     """
     game = game or Game()
     chosen = _Method(method=method, competition=competition)
+    goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
+    given = {name: value for name, value in goals.items() if value is not None}
+    if len(given) > 1:
+        raise InputError.of(" and ".join(given), "given one at a time", ", ".join(map(str, given.values())))
+    if given:
+        game = with_goal(game, *next(iter(given.items())), competition)
     search: Progress = (lambda share: progress(0.9 * share)) if certified else progress
     if chosen.method == "algorithm1":
         choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
@@ -267,6 +290,25 @@ def solve(
         _warn_of_losses(plan)
     progress(1.0)
     return plan
+
+
+def with_goal(game: Game, goal: str, value: float, competition: Competition = "mean-field") -> Game:
+    """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`."""
+    if goal == "point_worth":
+        return game.replace(payment_weight=weight_of_a_point(game, value))
+    law_of(game, goal)
+    if goal == "budget":
+        if not 0 <= value < np.inf:
+            raise InputError.of("budget", ">= 0", value)
+        low, high = game.payment_range
+        most = value / game.num_rounds
+        if most < low:
+            rule = f"at least {low * game.num_rounds:g}, for the payments of payment_range"
+            raise InputError.of("budget", rule, value)
+        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)))
+    found = cheapest(game, value, competition)
+    rate = (found.conservation_rate, found.conservation_rate)
+    return game.replace(payment_range=(found.payment, found.payment), conservation_range=rate)
 
 
 def algorithm1_baseline(

@@ -1,0 +1,1 @@
+"""Calibration: what little data and old data cost a model, measured by training."""

@@ -1,0 +1,233 @@
+"""Calibration: train at a few offers, fit the loss law, and say in words what it means."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from dufl.calibration.fit import Fit, fit_laws
+from dufl.calibration.measurements import (
+    RECORDED,
+    SIMULATED,
+    Measurement,
+    Metric,
+    columns,
+    left_out,
+    measure,
+)
+from dufl.calibration.pilots import informative
+from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
+from dufl.data.replay import Replay
+from dufl.errors import InputError
+from dufl.experiment.callbacks import Callback
+from dufl.experiment.config import Experiment, as_experiment, law_table
+from dufl.experiment.frames import make_frame
+from dufl.experiment.train import Run, train
+from dufl.game.loss import PowerLaw
+from dufl.game.parameters import Game, Offer
+from dufl.game.plan import equilibrium
+from dufl.late import late
+from dufl.learning.federation import Record
+
+PILOTS = 16
+SEEDS = 4  # that pilots take in turn, so that the law predicts other seeds too
+GOOD, FAIR = 0.8, 0.5  # held-out R²
+SMALL = 0.01  # an effect that does not matter: one point of accuracy
+OnPilot = Callable[[int, Offer, Record], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration:
+    """What trainings say about the loss law.
+
+    Attributes:
+        law: the chosen law with its covariance, for `Game(loss=...)`.
+        fit: how well it describes the measurements, and measurements left out.
+        candidates: all fitted forms.
+        measurements: one per training.
+        experiment: what was trained; None if it was fitted to runs of several experiments.
+    """
+
+    law: PowerLaw
+    fit: Fit
+    candidates: tuple[Fit, ...]
+    measurements: tuple[Measurement, ...]
+    experiment: Experiment | None = None
+
+    @property
+    def r2_heldout(self) -> float:
+        """R² on offers that were left out of the fit."""
+        return self.fit.heldout_r2
+
+    @property
+    def effects(self) -> tuple[float, float]:
+        """By how much the loss falls with volume and rises with age, over the range that was tried."""
+        scarcity, staleness, _ = columns(self.measurements)
+        x, s = float(np.median(scarcity)), float(np.median(staleness))
+        volume = self.law(scarcity.max(), s) - self.law(scarcity.min(), s)
+        age = self.law(x, staleness.max()) - self.law(x, staleness.min())
+        return float(volume), float(age)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the law describes the measurements well enough to plan with it."""
+        return self._matters_not or self.r2_heldout >= FAIR
+
+    @property
+    def _matters_not(self) -> bool:
+        """Whether nothing that was tried made a difference beyond noise."""
+        values = columns(self.measurements)[2]
+        return float(np.ptp(values)) < SMALL
+
+    @property
+    def verdict(self) -> str:
+        """What the law says, and how far it can be trusted."""
+        return " ".join((self._quality(), self._meaning(), self._limits()))
+
+    def _quality(self) -> str:
+        if self._matters_not:
+            return "Neither volume nor age made a difference of a point in the trainings."
+        error = (
+            f"{100 * self.fit.heldout_rmse:.1f} points"
+            if self.law.unit == "error"
+            else f"{self.fit.heldout_rmse:.3g}"
+        )
+        found = f"held-out R² {self.r2_heldout:.2f}, typical error {error}"
+        if self.r2_heldout >= GOOD:
+            return f"The law describes the trainings well ({found})."
+        if self.r2_heldout >= FAIR:
+            return f"The law describes the trainings roughly ({found})."
+        return f"The law does not describe the trainings ({found}): do not plan with it."
+
+    def _meaning(self) -> str:
+        volume, age = self.effects
+        least = max(SMALL, self.fit.heldout_rmse) if self.law.unit == "error" else self.fit.heldout_rmse
+        shown = f"over the range that was tried, volume changes the {self.law.unit} by {volume:.3g} and age by {age:.3g}"
+        if age < least and volume < least:
+            return f"Neither matters much: keep everything and pay little ({shown})."
+        if age < least:
+            return f"Age does not matter here: keep everything and pay little ({shown})."
+        if volume < least:
+            return f"Only age matters here: keep little, fresh data is enough ({shown})."
+        if age > 2 * volume:
+            return f"Age matters most: keep little ({shown})."
+        return f"Both matter: the plan has to weigh them ({shown})."
+
+    def _limits(self) -> str:
+        scarcity, staleness, _ = columns(self.measurements)
+        low, high = 1 / scarcity.max(), 1 / scarcity.min()
+        return (
+            f"It holds for {low:,.0f} to {high:,.0f} samples per client and a mean age of {staleness.min():.1f} to "
+            f"{staleness.max():.1f} rounds, and as long as the data drift as they did."
+        )
+
+    @property
+    def snippet(self) -> str:
+        """The law as a section of a TOML file."""
+        return tomli_w.dumps({"game": {"loss": law_table(self.law)}})
+
+    def summary(self) -> dict[str, Any]:
+        """The calibration in plain numbers, ready for JSON."""
+        return {
+            "law": self.law.model_dump(exclude={"covariance"}),
+            "form": self.fit.form.name,
+            "r2": self.fit.r2,
+            "r2_heldout": self.r2_heldout,
+            "rmse_heldout": self.fit.heldout_rmse,
+            "trusted": self.trusted,
+            "verdict": self.verdict,
+            "effect_of_volume": self.effects[0],
+            "effect_of_age": self.effects[1],
+            "candidates": [
+                {"form": fit.form.name, "r2": fit.r2, "r2_heldout": fit.heldout_r2} for fit in self.candidates
+            ],
+            "pilots": [self._row(m) for m in self.measurements],
+            "snippet": self.snippet,
+        }
+
+    def _row(self, m: Measurement) -> dict[str, float]:
+        return {**vars(m), "fitted": float(self.law(m.scarcity, m.staleness))}
+
+    def to_frame(self) -> Any:
+        """A pandas `DataFrame` with one row per training: offer, scarcity, staleness, measured and fitted."""
+        return make_frame([self._row(m) for m in self.measurements])
+
+    def plot(self, **options: Any) -> Any:
+        """A matplotlib figure: measured against fitted, and the loss over volume and age."""
+        return late("dufl.report.calibration_figure:plot_calibration")(self, **options)
+
+    def __repr__(self) -> str:
+        return f"Calibration({self.fit.form.name}, held-out R² {self.r2_heldout:.3f}, {len(self.measurements)} trainings)"
+
+
+def calibrate(
+    experiment: Experiment | Game | None = None,
+    *,
+    pilots: int = PILOTS,
+    metric: Metric | None = None,
+    out: str | Path | None = None,
+    callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
+    on_pilot: OnPilot = lambda _index, _offer, _record: None,
+) -> Calibration:
+    """Train at some offers and fit the loss law to the results.
+
+    Args:
+        experiment: what to train: game, data and training. Its policy and loss law do not matter.
+        pilots: the number of trainings; see `dufl.calibration.pilots` for their offers.
+        metric: "error" (1 − accuracy), "loss", or "rmse"; by default the error, or the RMSE for regression.
+        out: a directory with one run directory per training; trainings in it are not repeated.
+        callbacks: of every training.
+        on_pilot: called with the number of the training, its offer and the record of every round.
+    """
+    chosen = as_experiment(experiment)
+    dataset = chosen.data.load()
+    plain = chosen.replace(game=chosen.game.replace(loss=None)).fitted(dataset)
+    recorded = isinstance(dataset, Recording)
+    offers = informative(plain.game, pilots, RECORDED if recorded else SIMULATED, _supply(plain, dataset))
+    if len(offers) < pilots:
+        raise InputError.of(
+            "pilots", "possible: no offer in payment_range and conservation_range can be tried", pilots
+        )
+    regression = isinstance(dataset, Recording) and dataset.task == "regression"
+    unit: Metric = metric or ("rmse" if regression else "error")
+    runs = []
+    for index, offer in enumerate(offers):
+        plan = equilibrium(plain.game, payment=offer.payment, conservation_rate=offer.conservation_rate)
+
+        def watch(record: Record, index: int = index, offer: Offer = offer) -> None:
+            on_pilot(index, offer, record)
+
+        runs.append(
+            train(
+                plain.replace(policy=plan, seed=plain.training.seed + index % SEEDS),
+                out=None if out is None else Path(out) / f"pilot-{index:02d}",
+                resume=out is not None,
+                dataset=dataset,
+                callbacks=[watch, *callbacks],
+            )
+        )
+    return fit_runs(runs, unit, plain)
+
+
+def fit_runs(
+    runs: Sequence[Run], metric: Metric = "error", experiment: Experiment | None = None
+) -> Calibration:
+    """The calibration from runs that exist."""
+    measured = tuple(measure(run, metric) for run in runs)
+    fit, candidates = fit_laws(measured, metric)
+    law = fit.law.replace(measured_from=left_out(runs[0]))
+    return Calibration(law, fit, tuple(candidates), measured, experiment)
+
+
+def _supply(experiment: Experiment, dataset: Dataset | Recording) -> float:
+    """The mean number of samples that a client can collect in a round."""
+    data = experiment.data.client_data(dataset, experiment.game, experiment.training.seed)
+    if not isinstance(data, Replay):
+        return math.inf
+    edges = data.timeline.edges
+    return float(edges[-1] - edges[0]) / data.timeline.num_rounds / experiment.game.clients.size

@@ -1,0 +1,202 @@
+"""Fit loss laws to measurements, and choose among them by what they predict for offers left out.
+
+A law is linear in its floor and weights once the exponents are given. So the exponents are searched, from
+several starts, and for each of them the floor and the weights are the best non-negative ones (variable
+projection with non-negative least squares). Nothing can run away, and no term can have a negative weight.
+Outliers count less: squared residuals beyond 1.35 standard deviations grow linearly (Huber).
+
+The candidates are nested. Each is judged by its error on offers that were left out of its fit. The simplest
+one whose error is within one standard error of the least is chosen: a term that does not predict is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from dufl.calibration.measurements import Measurement, columns
+from dufl.errors import InputError
+from dufl.game.loss import AGE, PARAMETERS, PowerLaw, Unit
+
+Array = npt.NDArray[np.float64]
+VOLUME, STALENESS, FLOW = "volume", "staleness", "flow"
+BOUNDS = {VOLUME: (0.05, 2.0), STALENESS: (0.25, 12.0), FLOW: (0.05, 2.0)}
+STARTS = {VOLUME: (0.2, 0.5, 1.0), STALENESS: (1.0, 4.0), FLOW: (0.3, 1.0)}
+SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
+HUBER = 1.35
+BOOTSTRAP = 100
+LEAST = 6  # measurements
+
+
+@dataclass(frozen=True)
+class Form:
+    """A candidate: which terms it has, and whether their exponents are free or 1."""
+
+    name: str
+    terms: tuple[str, ...]
+    free: bool = True
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return 1 + len(self.terms) * (2 if self.free else 1)
+
+
+FORMS = (
+    Form("constant", ()),
+    Form("volume", (VOLUME,)),
+    Form("staleness", (STALENESS,)),
+    Form("paper", (VOLUME, STALENESS), free=False),
+    Form("volume and staleness", (VOLUME, STALENESS)),
+    Form("volume and flow", (VOLUME, FLOW)),
+    Form("volume, staleness and flow", (VOLUME, STALENESS, FLOW)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted candidate.
+
+    Attributes:
+        form: the candidate.
+        law: its parameters.
+        rmse: on the measurements it was fitted to.
+        heldout_rmse: on offers that were left out.
+        heldout_se: the standard error of the squared held-out error, as an error.
+        r2: on the measurements it was fitted to.
+        heldout_r2: on offers that were left out.
+    """
+
+    form: Form
+    law: PowerLaw
+    rmse: float
+    heldout_rmse: float
+    heldout_se: float
+    r2: float
+    heldout_r2: float
+
+
+def fit_form(form: Form, scarcity: Array, staleness: Array, value: Array, unit: Unit = "error") -> PowerLaw:
+    """The law of one form that is closest to the measurements."""
+    bases = {VOLUME: scarcity, STALENESS: staleness / AGE, FLOW: scarcity * staleness}
+    used = [bases[term] for term in form.terms]
+    exponents = _search(form, used, value) if form.free and form.terms else [1.0] * len(used)
+    weights = _weights(used, exponents, value)[0]
+    parameters = {"floor": float(weights[0])}
+    for term, weight, exponent in zip(form.terms, weights[1:], exponents, strict=True):
+        parameters |= {f"{term}_weight": float(weight), f"{term}_exponent": float(exponent)}
+    return PowerLaw(unit=unit, **parameters)
+
+
+def _search(form: Form, bases: Sequence[Array], value: Array) -> list[float]:
+    """The exponents with the least loss, from several starts."""
+    from scipy.optimize import minimize
+
+    bounds = [BOUNDS[term] for term in form.terms]
+    lows, highs = (np.log([bound[i] for bound in bounds]) for i in (0, 1))
+
+    def loss(logs: Array) -> float:
+        return _weights(bases, np.exp(np.clip(logs, lows, highs)), value)[1]
+
+    best = None
+    for start in product(*(STARTS[term] for term in form.terms)):
+        found = minimize(
+            loss, np.log(start), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
+        )
+        if best is None or found.fun < best.fun:
+            best = found
+    assert best is not None
+    return np.exp(np.clip(best.x, lows, highs)).tolist()  # type: ignore[no-any-return]
+
+
+def _weights(bases: Sequence[Array], exponents: Sequence[float] | Array, value: Array) -> tuple[Array, float]:
+    """The best floor and weights for some exponents, all non-negative, and the robust loss."""
+    from scipy.optimize import nnls
+
+    matrix = np.column_stack([np.ones_like(value), *(b**e for b, e in zip(bases, exponents, strict=True))])
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    counted = np.ones_like(value)
+    for _ in range(2):
+        root = np.sqrt(counted)
+        weights = nnls(root[:, None] * matrix / scale, root * value)[0] / scale
+        residual = value - matrix @ weights
+        spread = max(1.4826 * float(np.median(np.abs(residual))), 1e-9)
+        counted = np.minimum(1.0, HUBER * spread / np.maximum(np.abs(residual), 1e-300))
+    return weights, float(np.sum(counted * residual**2))
+
+
+def judge(form: Form, measurements: Sequence[Measurement], unit: Unit) -> Fit:
+    """Fit one form, to all measurements and without each offer in turn."""
+    scarcity, staleness, value = columns(measurements)
+    law = fit_form(form, scarcity, staleness, value, unit)
+    offers = [(m.payment, m.conservation_rate) for m in measurements]
+    missed = np.empty_like(value)
+    for offer in dict.fromkeys(offers):
+        out = np.array([o == offer for o in offers])
+        if out.all():
+            missed[out] = value[out] - value.mean()
+            continue
+        other = fit_form(form, scarcity[~out], staleness[~out], value[~out], unit)
+        missed[out] = value[out] - other(scarcity[out], staleness[out])
+    spread = float(np.mean((value - value.mean()) ** 2))
+    squares = missed**2
+    residual = value - law(scarcity, staleness)
+    return Fit(
+        form,
+        law,
+        rmse=float(np.sqrt(np.mean(residual**2))),
+        heldout_rmse=float(np.sqrt(squares.mean())),
+        heldout_se=float(np.sqrt(squares.std(ddof=1) / np.sqrt(len(squares)))),
+        r2=_r2(float(np.mean(residual**2)), spread),
+        heldout_r2=_r2(float(squares.mean()), spread),
+    )
+
+
+def _r2(error: float, spread: float) -> float:
+    return 1 - error / spread if spread > 0 else float("nan")
+
+
+def choose(fits: Sequence[Fit]) -> Fit:
+    """The simplest form whose held-out error is within one standard error of the least."""
+    best = min(fits, key=lambda fit: fit.heldout_rmse)
+    allowed = best.heldout_rmse**2 + best.heldout_se**2
+    good = [fit for fit in fits if fit.heldout_rmse**2 <= allowed]
+    return min(good, key=lambda fit: (fit.form.size, fit.heldout_rmse))
+
+
+def fit_laws(
+    measurements: Sequence[Measurement], unit: Unit = "error", seed: int = 0
+) -> tuple[Fit, list[Fit]]:
+    """The chosen law with its uncertainty, and all candidates."""
+    if len(measurements) < LEAST:
+        raise InputError.of("pilots", f"at least {LEAST} measurements", len(measurements))
+    fits = [judge(form, measurements, unit) for form in FORMS if form.size < len(measurements)]
+    chosen = choose(fits)
+    law = with_uncertainty(chosen, measurements, seed)
+    return Fit(**{**vars(chosen), "law": law}), fits
+
+
+def with_uncertainty(fit: Fit, measurements: Sequence[Measurement], seed: int = 0) -> PowerLaw:
+    """The law with the covariance of its parameters, by bootstrapping the residuals."""
+    scarcity, staleness, value = columns(measurements)
+    drawn = bootstrap(fit, scarcity, staleness, value, seed)
+    covariance = np.cov(drawn.T, ddof=1)
+    matrix = tuple(tuple(float(number) for number in row) for row in covariance)
+    return fit.law.replace(covariance=matrix, noise=fit.heldout_rmse)
+
+
+def bootstrap(fit: Fit, scarcity: Array, staleness: Array, value: Array, seed: int = 0) -> Array:
+    """Parameters of laws fitted to resampled residuals; of shape (draws, 7)."""
+    generator = np.random.default_rng([seed, 11])
+    fitted = np.asarray(fit.law(scarcity, staleness)) * np.ones_like(value)
+    freedom = max(len(value) - fit.form.size, 1)
+    residual = (value - fitted) * np.sqrt(len(value) / freedom)
+    residual = residual - residual.mean()
+    rows = []
+    for _ in range(BOOTSTRAP):
+        resampled = fitted + generator.choice(residual, len(residual))
+        law = fit_form(fit.form, scarcity, staleness, resampled, fit.law.unit)
+        rows.append([getattr(law, name) for name in PARAMETERS])
+    return np.array(rows)

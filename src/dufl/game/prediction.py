@@ -1,0 +1,183 @@
+"""What a plan is predicted to reach, in the unit of its loss law, and plans that reach a goal.
+
+A law that was fitted to trainings predicts the mean loss over the rounds after the share `measured_from`:
+
+    ℓ̄ = mean_t ℓ(N/φ(t), S(t)),    with the standard deviation s of the law and of a measurement.
+
+A point of accuracy is worth V units of money over the whole run if the server minimizes
+
+    Σ_t R + (100·V/T)·Σ_t ℓ(t),    so    γ/(1 − γ) = T/(100·V)    and    γ = T/(T + 100·V).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dufl.errors import InputError
+from dufl.game.dynamics import Array, staleness
+from dufl.game.loss import ConvergenceBound, PowerLaw
+from dufl.game.mean_field import SMALLEST, find_equilibrium
+from dufl.game.parameters import Competition, Game
+
+NINETY_TWO_SIDED, NINETY_ONE_SIDED = 1.645, 1.2816  # quantiles of the normal distribution
+RATES = 13  # conservation rates that are compared first
+CLOSE = 1e-3  # relative precision of the payment that reaches an accuracy
+STEPS = 40
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a loss law predicts for a plan.
+
+    Attributes:
+        unit: "error", "loss" or "rmse".
+        value: the predicted mean loss.
+        deviation: its standard deviation, as a prediction of a measurement.
+    """
+
+    unit: str
+    value: float
+    deviation: float
+
+    @property
+    def accuracy(self) -> float:
+        """The predicted accuracy; NaN if the law is not about the error."""
+        return 1 - self.value if self.unit == "error" else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 90 % interval of the loss."""
+        return (
+            self.value - NINETY_TWO_SIDED * self.deviation,
+            self.value + NINETY_TWO_SIDED * self.deviation,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The prediction in plain numbers: an accuracy, or a loss, with its 90 % interval."""
+        low, high = self.interval
+        if self.unit == "error":
+            name, ends = "accuracy", (1 - high, 1 - low)
+            return {f"predicted_{name}": self.accuracy, "predicted_low": ends[0], "predicted_high": ends[1]}
+        return {f"predicted_{self.unit}": self.value, "predicted_low": low, "predicted_high": high}
+
+
+def predict(game: Game, conservation_rate: float, total_volume: Array) -> Prediction | None:
+    """What the game's loss law predicts for an equilibrium; None if the law has no unit."""
+    law = game.loss
+    if not isinstance(law, PowerLaw) or isinstance(law, ConvergenceBound):
+        return None
+    first = int(law.measured_from * game.num_rounds)
+    aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)[first:]
+    with np.errstate(divide="ignore"):
+        scarcity = game.clients.num_clients / total_volume[first:]
+    value = float(np.mean(law(scarcity, aged)))
+    deviation = law.deviation(scarcity, aged) if np.isfinite(scarcity).all() else float("inf")
+    return Prediction(law.unit, value, deviation)
+
+
+def weight_of_a_point(game: Game, worth: float) -> float:
+    """γ if a point of accuracy is worth this much money: T/(T + 100·V)."""
+    law_of(game, "point_worth")
+    if not 0 < worth < np.inf:
+        raise InputError.of("point_worth", "> 0", worth)
+    return game.num_rounds / (game.num_rounds + 100 * worth)
+
+
+def law_of(game: Game, goal: str) -> PowerLaw:
+    """The calibrated law of a game; raises if a goal has no meaning without it."""
+    law = game.loss
+    if not isinstance(law, PowerLaw) or isinstance(law, ConvergenceBound):
+        rule = "left out unless game.loss is a law in a unit: run `dufl calibrate` first"
+        raise InputError.of(goal, rule, None, text="no such law")
+    if goal == "accuracy" and law.unit != "error":
+        raise InputError.of(goal, f"left out: the loss law is about {law.unit}, not the error", law.unit)
+    return law
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The cheapest offer for a goal: R, θ, and whether the goal is reached with 90 % confidence."""
+
+    payment: float
+    conservation_rate: float
+    reached: bool
+    missing: float  # by how much the goal is missed, in the unit of the law
+
+
+def cheapest(game: Game, accuracy: float, competition: Competition = "mean-field") -> Reached:
+    """The least payment whose predicted accuracy is at least this with 90 % confidence.
+
+    The bound falls with the payment, so the payment is found by bisection of its logarithm. For each payment,
+    the conservation rate is the one with the best bound.
+    """
+    law_of(game, "accuracy")
+    if not 0 < accuracy < 1:
+        raise InputError.of("accuracy", "in (0, 1)", accuracy)
+    wanted, (low, high) = 1 - accuracy, game.payment_range
+    bound = _bound(game, competition)
+
+    def best(payment: float) -> tuple[float, float]:
+        return _best_rate(lambda rate: bound(payment, rate), game.conservation_range)
+
+    rate, reached = best(high)
+    if reached > wanted:
+        return Reached(high, rate, False, reached - wanted)
+    low = max(low, SMALLEST, 1e-9 * high)
+    least_rate, least = best(low)
+    if least <= wanted:
+        return Reached(low, least_rate, True, 0.0)
+    for _ in range(STEPS):
+        if high / low - 1 <= CLOSE:
+            break
+        middle = float(np.sqrt(low * high))
+        middle_rate, value = best(middle)
+        if value <= wanted:
+            high, rate = middle, middle_rate
+        else:
+            low = middle
+    return Reached(high, rate, True, 0.0)
+
+
+def _bound(game: Game, competition: Competition) -> Callable[[float, float], float]:
+    """The predicted loss that is exceeded with a probability of 10 %, at the clients' equilibrium."""
+    last: list[Array] = []
+
+    def bound(payment: float, rate: float) -> float:
+        start = last[0] if last else None
+        found = find_equilibrium(
+            game.clients, game.num_rounds, payment, rate, competition, start, tolerance=1e-6
+        )
+        last[:] = [found.total_volume]
+        prediction = predict(game, rate, found.total_volume)
+        assert prediction is not None
+        return prediction.value + NINETY_ONE_SIDED * prediction.deviation
+
+    return bound
+
+
+def _best_rate(cost: Callable[[float], float], rates: tuple[float, float]) -> tuple[float, float]:
+    """The conservation rate with the least cost: a coarse scan, denser towards 1, then golden sections."""
+    least, most = rates
+    if least == most:
+        return least, cost(least)
+    away = np.linspace((1 - least) ** 0.5, (1 - most) ** 0.5, RATES)
+    scanned = (1 - away**2).tolist()
+    costs = [cost(rate) for rate in scanned]
+    at = int(np.argmin(costs))
+    left, right = scanned[max(at - 1, 0)], scanned[min(at + 1, RATES - 1)]
+    best = scanned[at], costs[at]
+    golden = (5**0.5 - 1) / 2
+    inner = [right - golden * (right - left), left + golden * (right - left)]
+    values = [cost(rate) for rate in inner]
+    for _ in range(8):
+        if values[0] <= values[1]:
+            right, inner, values = inner[1], [0.0, inner[0]], [0.0, values[0]]
+            inner[0] = right - golden * (right - left)
+            values[0] = cost(inner[0])
+        else:
+            left, inner, values = inner[0], [inner[1], 0.0], [values[1], 0.0]
+            inner[1] = left + golden * (right - left)
+            values[1] = cost(inner[1])
+    return min([best, *zip(inner, values, strict=True)], key=lambda pair: pair[1])
