@@ -65,7 +65,7 @@ class LogNormal(Inputs):
 
 
 Distribution = Uniform | LogNormal
-SMALLEST_VOLUME = 1e-100  # unless it is 0: prices and losses are divided by it
+SMALLEST_VOLUME = 1e-100  # less counts as nothing: prices and losses are divided by it
 PAPER_COLLECTION_COST = Uniform(low=1e-4, high=1e-3)
 PAPER_TRAINING_COST = Uniform(low=5e-6, high=5e-5)
 
@@ -77,7 +77,7 @@ class Clients:
     A number holds for every client, a sequence has one entry per client.
 
     Attributes:
-        initial_volume: D_k(0), samples held before round 0.
+        initial_volume: D_k(0), samples held before round 0; less than 1e-100 is 0.
         collection_cost: α_k, money per squared sample collected in a round.
         training_cost: β_k, money per squared sample trained on in a round.
         initial_staleness: S_k(0); 1 at the start, more when planning again during training.
@@ -112,6 +112,8 @@ class Clients:
     ) -> None:
         given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
         columns = {name: _vector(name, v) for name, v in zip(COLUMNS, given, strict=True)}
+        held = columns["initial_volume"]
+        columns["initial_volume"] = np.where((held > 0) & (held < SMALLEST_VOLUME), 0.0, held)
         columns["multiplicity"] = _vector("multiplicity", multiplicity)
         sizes = [v.size for v in columns.values()]
         size = count if count is not None else max(sizes)
@@ -250,13 +252,12 @@ def _check(name: str, values: Vector) -> None:
     sign, holds = _RULES[name]
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
     largest = float(MOST) if name == "initial_staleness" else LARGEST  # a number of rounds
-    smallest = {"collection_cost": 1 / LARGEST, "initial_volume": SMALLEST_VOLUME}.get(name, 0.0)
-    sized = ((values >= smallest) | (values == 0)) & ((values <= largest) | np.isinf(values))
-    zero = "0, or " if name == "initial_volume" else ""
+    smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # prices are divided by it
+    sized = (values >= smallest) & ((values <= largest) | np.isinf(values))
     for rule, fine in (
         ("a finite number", finite),
         (sign, holds(values)),
-        (f"{zero}from {smallest:g} to {largest:g}", sized),
+        (f"from {smallest:g} to {largest:g}", sized),
     ):
         if not fine.all():
             k = int(np.argmin(fine))
