@@ -1,4 +1,4 @@
-"""Laws of fitting costs: known prices are found, units do not matter, and a log that says nothing is refused."""
+"""Laws of fitting costs: known prices are found, units do not matter, a log that says nothing is refused."""
 
 import json
 import tomllib

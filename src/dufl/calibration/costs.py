@@ -7,9 +7,9 @@ A line of the log is one round: how many samples were collected, how many were h
 is fitted by non-negative least squares. The fixed part is left out unless it clearly helps: unless it lowers
 BIC = n·log(RSS/n) + p·log n by more than 6, which counts as strong evidence.
 
-The game has quadratic costs, α·collected² + β·held². A second fit has only these two parts (and the fixed part,
-if the first has it). Its α and β are the values for the game: they absorb as much of the linear parts as two
-quadratic parts can.
+The game has quadratic costs, α·collected² + β·held². A second fit has only these two parts (and the fixed
+part, if the first has it). Its α and β are the values for the game: they absorb as much of the linear parts
+as two quadratic parts can.
 """
 
 import csv
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
+from dufl.calibration.intervals import expanded_percentiles
 from dufl.errors import InputError
 from dufl.inputs import LARGEST
 
@@ -36,7 +37,6 @@ FIXED = "fixed"
 LEAST = 8  # rows
 STRONG = 6.0  # the difference in BIC that is strong evidence (Kass and Raftery, 1995)
 DRAWS = 400
-LEVEL = 0.90  # of an interval
 SEPARABLE = 1e-6  # smallest singular value of the scaled columns, relative to the largest
 
 
@@ -99,8 +99,9 @@ class ClientCosts:
         linear = f"linear prices of {p['collected']:.4g} per collected and {p['held']:.4g} per held sample"
         fixed = f" and the fixed cost of {p[FIXED]:.4g} per round" if self.has_fixed_part else ""
         return (
-            f"The game has quadratic costs only: the {linear}{fixed} are ignored, and the values for the game "
-            f"come from the fit without linear parts (R² {self.quadratic.r2:.3f} instead of {self.full.r2:.3f})."
+            f"The game has quadratic costs only: the {linear}{fixed} are ignored, and the values for the "
+            f"game come from the fit without linear parts (R² {self.quadratic.r2:.3f}; {self.full.r2:.3f} "
+            "with them)."
         )
 
     @property
@@ -144,9 +145,7 @@ def fit_costs(path_or_rows: str | Path | Rows, *, seed: int = 0) -> ClientCosts:
     (0.001, 1e-05)
     """
     rows = checked_rows(path_or_rows)
-    names = PARTS
-    if _fixed_helps(rows):
-        names = (FIXED, *PARTS)
+    names = (FIXED, *PARTS) if _fixed_helps(rows) else PARTS
     quadratic = tuple(name for name in names if name == FIXED or name in QUADRATIC)
     return ClientCosts(_fit(rows, names, seed), _fit(rows, quadratic, seed), rows)
 
@@ -271,23 +270,9 @@ def _fit(rows: Array, names: tuple[str, ...], seed: int) -> CostFit:
     for _ in range(DRAWS):
         which = generator.integers(len(rows), size=len(rows))
         drawn.append(_solve(matrix[which], cost[which]))
-    low, high = interval(np.array(drawn), len(rows), len(names))
+    low, high = expanded_percentiles(np.array(drawn), len(rows), len(names))
     return CostFit(
         dict(zip(names, prices.tolist(), strict=True)),
         dict(zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)),
         r2,
     )
-
-
-def interval(drawn: Array, count: int, parameters: int) -> tuple[Array, Array]:
-    """The ends of the intervals of resampled parameters, of shape (draws, parameters).
-
-    Plain percentiles are too narrow for few rows. The expanded ones (Hesterberg, 2015) are as wide as Student's
-    t with n − p degrees of freedom would be: tail = Φ(−√(n/(n − p))·t).
-    """
-    from scipy.special import ndtr, stdtrit
-
-    freedom = max(count - parameters, 1)
-    tail = float(ndtr(np.sqrt(count / freedom) * stdtrit(freedom, (1 - LEVEL) / 2)))
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    return low, high
