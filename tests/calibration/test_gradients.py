@@ -19,8 +19,8 @@ from dufl.game.loss import ConvergenceBound, PowerLaw
 from dufl.learning.logistic import train_logistic
 from recordings import recorded
 
-ROUNDS, FEATURES, PERIOD = 40, 48, 800
-STEP = 0.1
+ROUNDS, FEATURES, PERIOD = 40, 48, 2400
+STEP = 0.15
 
 
 def walking(noise: float = 1.0, step: float = STEP, seed: int = 0) -> Recording:
@@ -51,7 +51,7 @@ def measured(noise: float = 1.0, step: float = STEP, ages: Any = "equal") -> Gra
         warm_up=1 / (ROUNDS + 1),
     )
     return measure_gradients(
-        experiment, volumes=(16, 64, 256, 700), staleness=(1, 2, 4, 8, 16), ages=ages, points=8, clients=4
+        experiment, volumes=(16, 64, 256, 1024), staleness=(1, 2, 4, 8, 16), ages=ages, points=8, clients=4
     )
 
 
@@ -95,7 +95,8 @@ def test_data_that_do_not_age_have_no_sigma() -> None:
     still, ageing = on_digits(0.0), on_digits(1.25)
     assert still.sigma**2 < 0.05 * ageing.sigma**2
     assert 16 * still.sigma**2 < 0.2 * still.psi**2 / 1024  # 16 rounds matter less than any volume
-    assert ageing.intervals["sigma"][0] > 0
+    assert 16 * ageing.intervals["sigma"][0] ** 2 > 0.5 * ageing.psi**2 / 1024
+    assert max(m.volume for m in ageing.measurements) < 1437
 
 
 def test_volumes_close_to_the_whole_stream_are_corrected() -> None:

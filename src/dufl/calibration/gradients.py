@@ -50,6 +50,7 @@ VOLUMES = (16, 64, 256, 1024)
 STALENESS = (1, 2, 4, 8, 16, 32)
 POINTS, CLIENTS, DRAWS = 4, 6, 4
 FEWEST = 8  # samples that can stand for a stream
+LEFT = 0.1  # the least share of the sampling variance that is left by the size of the stream
 CURVED = 1024  # samples that the curvature is measured on
 RESAMPLED = 200
 PASSES = 6  # of reweighting
@@ -326,10 +327,13 @@ def _distances(
         rows = []
         for _ in range(design.draws):
             drawn = buffers.draw(client, round, volume, old, generator)
-            if len(drawn):
-                gap = gradient(weights, drawn.features, drawn.labels, data.num_classes) - target
-                scarcity = 1 / len(drawn) + 1 / len(stream) - (1 + drawn.concentration) / population
-                rows.append((len(drawn), drawn.staleness, max(scarcity, 0.0), float(gap @ gap)))
+            if not len(drawn):
+                continue
+            scarcity = 1 / len(drawn) + 1 / len(stream) - (1 + drawn.concentration) / population
+            if scarcity * len(drawn) < LEFT:
+                continue  # the buffer is nearly the whole stream: there is nothing to measure
+            gap = gradient(weights, drawn.features, drawn.labels, data.num_classes) - target
+            rows.append((len(drawn), drawn.staleness, scarcity, float(gap @ gap)))
         if rows:
             found.append(Distance(round, client, *np.mean(rows, axis=0).tolist()))
     return found
