@@ -227,6 +227,24 @@ def test_buffers_have_the_ages_and_classes_of_their_rounds() -> None:
     assert len(set(drawn.labels[drawn.ages < 20])) > len(set(buffers.draw(2, 0, 500, 1, generator).labels))
 
 
+def test_recorded_buffers_are_of_the_client_and_of_earlier_periods() -> None:
+    size = 2000
+    who = np.arange(size) % 4
+    x = np.random.default_rng(0).standard_normal((size, 3)).astype(np.float32)
+    recording = make_recording("known", x, who % 2, np.arange(size), clients=who)
+    experiment = recorded(recording, normalize="none")
+    data = experiment.data.client_data(recording, experiment.game, 0)
+    buffers, generator = Buffers(data), np.random.default_rng(0)
+    drawn = buffers.draw(3, 6, 60, 2, generator)
+    places = [int(np.flatnonzero((x == row).all(axis=1))[0]) for row in drawn.features]
+    edges = data.timeline.edges  # type: ignore[attr-defined]
+    assert set(who[places]) == {3}
+    assert max(places) < edges[6]
+    assert ((edges[6 - drawn.ages] <= places) & (places < edges[7 - drawn.ages]))[drawn.ages <= 6].all()
+    assert set(who[buffers.available(3, 6)]) == {3}
+    assert measure_gradients(experiment, volumes=(8, 16), staleness=(1, 2)).psi > 0
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

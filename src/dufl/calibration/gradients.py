@@ -94,7 +94,8 @@ class GradientNoise:
         psi: ψ, for `Game(sampling_noise=...)`.
         sigma: σ, for `Game(time_sensitivity=...)`.
         intervals: of `psi` and `sigma`, with a probability of 90 %, by resampling clients and points.
-        r2: the share of the variance of the distances, relative to their size, that the fit explains.
+        r2: the share of the variance of the distances, relative to their size, that the fit explains;
+            negative if a constant describes them better, and the assumption does not.
         mu: μ, the smallest eigenvalue of the Hessian on the span of the data; an upper bound if the model is
             large.
         beta: β, its largest eigenvalue.
