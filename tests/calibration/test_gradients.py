@@ -11,7 +11,8 @@ import pytest
 import dufl
 from dufl.calibration.buffers import Buffers
 from dufl.calibration.calibrate import Calibration
-from dufl.calibration.gradients import GradientNoise, fit_noise, measure_gradients, slopes
+from dufl.calibration.gradient_noise import GradientNoise, fit_noise, slopes
+from dufl.calibration.gradients import measure_gradients
 from dufl.calibration.linear_models import extreme_eigenvalues, gradient, hessian_product
 from dufl.calibration.measurements import Measurement
 from dufl.data.recording import Recording, make_recording
