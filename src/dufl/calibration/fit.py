@@ -89,7 +89,7 @@ def fit_form(
     unit: Unit = "error",
     near: PowerLaw | None = None,
 ) -> PowerLaw:
-    """The law of one form that is closest to the measurements; the search starts only near a law, if given."""
+    """The law of one form that is closest to the measurements; searched only near a law, if one is given."""
     bases = {VOLUME: scarcity, STALENESS: staleness / AGE, FLOW: scarcity * staleness}
     used = [bases[term] for term in form.terms]
     exponents = _search(form, used, value, near) if form.free and form.terms else [1.0] * len(used)
@@ -133,7 +133,7 @@ def _weights(bases: Sequence[Array], exponents: Sequence[float] | Array, value: 
         root = np.sqrt(counted)
         weights = nnls(root[:, None] * matrix / scale, root * value)[0] / scale
         residual = value - matrix @ weights
-        spread = max(1.4826 * float(np.median(np.abs(residual))), 1e-9)
+        spread = max(1.4826 * float(np.sort(np.abs(residual))[len(residual) // 2]), 1e-9)
         counted = np.minimum(1.0, HUBER * spread / np.maximum(np.abs(residual), 1e-300))
     return weights, float(np.sum(counted * residual**2))
 
