@@ -3,7 +3,7 @@
 import numpy as np
 
 from dufl.calibration.calibrate import Calibration
-from dufl.calibration.fit import FORMS, Fit, fit_laws
+from dufl.calibration.fit import FORMS, Fit
 from dufl.calibration.measurements import Measurement, Metric
 from dufl.game.loss import PowerLaw
 
@@ -37,10 +37,10 @@ def measurements(count: int = 20, noise: float = 0.004, seed: int = 0) -> list[M
 
 
 def calibration(unit: Metric = "error", count: int = 20) -> Calibration:
-    """A calibration of such measurements."""
-    measured = measurements(count)
-    fit, candidates = fit_laws(measured, unit)
-    return Calibration(fit.law, fit, tuple(candidates), tuple(measured))
+    """A calibration of such measurements, whose law is the true one: a fit would take a minute."""
+    measured, law = measurements(count), measured_law().replace(unit=unit)
+    fit = Fit(FORMS[4], law, rmse=0.004, heldout_rmse=0.006, heldout_se=0.002, r2=0.99, heldout_r2=0.98)
+    return Calibration(law, fit, (fit,), tuple(measured))
 
 
 def constant_calibration() -> Calibration:

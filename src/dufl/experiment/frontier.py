@@ -76,7 +76,7 @@ def frontier_of(plan: Plan, progress: Progress = lambda _: None) -> Frontier | N
 
     None if the law has no unit, or nothing may be paid.
     """
-    if plan.prediction is None or plan.game.payment_range[1] < 2 * SMALLEST:
+    if plan.prediction is None or plan.game.payment_range[1] == 0:
         return None
     game = plan.game.replace(clients=compress(plan.game.clients, TYPES))
     predicted = _predictor(game, plan.competition)
@@ -117,6 +117,7 @@ def _payments(plan: Plan) -> Array:
     low, high = plan.game.payment_range
     if high <= 1.01 * plan.payment:
         high = BEYOND * plan.payment
+    high = max(high, 2 * SMALLEST)
     least = max(LEAST * (plan.payment if plan.payment > 0 else high), SMALLEST)
     least = max(least, low) if low < plan.payment else least
     payments = np.geomspace(least, high, POINTS)

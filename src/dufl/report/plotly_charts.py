@@ -57,6 +57,8 @@ def _axis(axis: Axis, chart: Chart) -> dict[str, Any]:
         layout["type"] = "category"
     if axis.dates:
         layout["type"] = "date"
+    if axis.log:
+        layout |= {"type": "log", "dtick": 1, "tickformat": ",~g"}
     if axis.in_full:
         layout["tickformat"] = ",~r"
     if axis.integers and max((len(series.x) for series in chart.series), default=0) <= FEW:

@@ -64,10 +64,22 @@ def prediction_rows(plan: Plan) -> Rows:
     return rows
 
 
+def predicted_facts(plan: Plan) -> Rows:
+    """The prediction as a key figure: its value, and what it is."""
+    prediction = plan.prediction
+    if prediction is None or plan.payment == 0:
+        return []
+    interval = interval_text(prediction)
+    around = f" (90 % interval: {interval})" if interval else ""
+    value = score_text(prediction.unit, score_of(prediction).value)
+    return [(value, f"predicted {predicted_name(prediction)}{around}")]
+
+
 def slope_label(prediction: Prediction) -> str:
     """What the slope of the frontier is the price of."""
     name = predicted_name(prediction)
-    return "payment per point of accuracy" if name == "accuracy" else f"payment per 1 % less {name}"
+    what = "point of accuracy" if name == "accuracy" else f"1 % less {name}"
+    return f"payment per {what} at this plan"
 
 
 def slope_text(plan: Plan, slope: float) -> str:
