@@ -1,7 +1,7 @@
 """The frontier: which accuracy each payment buys, by the loss law that was fitted to trainings.
 
-For every payment R, the conservation rate θ is the one with the best prediction at the clients' equilibrium. A
-law without a unit, such as the paper's bound, has no frontier.
+For every payment R, the conservation rate θ is the one with the best prediction at the clients' equilibrium.
+A law without a unit, such as the paper's bound, has no frontier.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def frontier_of(plan: Plan, progress: Progress = lambda _: None) -> Frontier | N
     if plan.prediction is None or plan.game.payment_range[1] == 0:
         return None
     game = plan.game.replace(clients=compress(plan.game.clients, TYPES))
-    predicted = _predictor(game, plan.competition)
+    predicted = _Predictor(game, plan.competition)
     payments, rates, scores = _payments(plan), list[float](), list[Score]()
     for place, payment in enumerate(payments.tolist(), 1):
 
@@ -93,7 +93,7 @@ def frontier_of(plan: Plan, progress: Progress = lambda _: None) -> Frontier | N
     return Frontier(plan.prediction.unit, payments, np.array(rates), value, low, high)
 
 
-class _predictor:
+class _Predictor:
     """Predictions at the clients' equilibria; each search starts from the equilibrium before."""
 
     def __init__(self, game: Game, competition: Competition) -> None:
@@ -159,7 +159,7 @@ def payment_per_point(plan: Plan) -> float | None:
     if plan.prediction is None or plan.payment < SMALLEST:
         return None
     game = plan.game.replace(clients=compress(plan.game.clients, TYPES))
-    predicted = _predictor(game, plan.competition)
+    predicted = _Predictor(game, plan.competition)
     less, more = (predicted(plan.payment * factor, plan.conservation_rate) for factor in (1 - STEP, 1 + STEP))
     gained = less.value - more.value
     point = 0.01 if plan.prediction.unit == "error" else 0.01 * plan.prediction.value

@@ -41,7 +41,8 @@ class Outcome:
 def outcome_of(plan: Plan | None, records: Sequence[Record]) -> Outcome | None:
     """What was predicted and measured.
 
-    None if the plan has no prediction or pays nothing (no calibration tried that), or no round is late enough.
+    None if the plan has no prediction, if it pays nothing, which no calibration tries, or if no round is late
+    enough.
     """
     if plan is None or plan.prediction is None or plan.payment == 0:
         return None

@@ -77,7 +77,7 @@ def predict(game: Game, conservation_rate: float, total_volume: Array) -> Predic
         return None
     first = int(law.measured_from * game.num_rounds)
     aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)[first:]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # a tiny volume counts as none
         scarcity = game.clients.num_clients / total_volume[first:]
     value = float(np.mean(law(scarcity, aged)))
     deviation = law.deviation(scarcity, aged) if np.isfinite(scarcity).all() else float("inf")

@@ -70,7 +70,13 @@ def _draw_fit(axes: Axes, calibration: Calibration) -> None:
     axes.plot(ends, ends, color=GREY, linewidth=1)
     axes.plot(fitted, measured, "o", color=BLUE, markersize=4.5, markeredgecolor="white")
     unit = _UNITS[calibration.law.unit]
-    axes.set(xlabel=f"fitted {unit}", ylabel=f"measured {unit}", xlim=ends, ylim=ends, title=_fit_title(calibration))
+    axes.set(
+        xlabel=f"fitted {unit}",
+        ylabel=f"measured {unit}",
+        xlim=ends,
+        ylim=ends,
+        title=_fit_title(calibration),
+    )
     axes.legend(loc="upper left")
 
 

@@ -12,8 +12,8 @@ from dufl.formatting import count, money, number, percent, signed
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
-from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
 from dufl.report.frontier import frontier_chart
+from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
 from dufl.report.plan_charts import TERMS, cost_chart, plan_surface, surface_chart
 from dufl.report.planning import SHOWN, Planning
 from dufl.report.predictions import (

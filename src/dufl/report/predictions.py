@@ -75,6 +75,26 @@ def predicted_facts(plan: Plan) -> Rows:
     return [(value, f"predicted {predicted_name(prediction)}{around}")]
 
 
+def prediction_metrics(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """The explorer's metrics of a prediction: label, value, what is written below, and an explanation."""
+    prediction = plan.prediction
+    if prediction is None:
+        return []
+    name, interval = predicted_name(prediction), interval_text(prediction)
+    value = score_text(prediction.unit, score_of(prediction).value)
+    about = (
+        f"Mean {name} over the late rounds, as the calibrated loss law predicts it, with its 90 % interval."
+    )
+    metrics = [(f"Predicted {name}", value, interval or "no interval", about)]
+    slope = payment_per_point(plan)
+    if slope is not None:
+        label = "Payment per point" if prediction.unit == "error" else f"Payment per 1 % less {name}"
+        about = "What one more point costs at this plan, per round: the slope of the frontier."
+        below = f"{money(slope * plan.game.num_rounds)} in total"
+        metrics.append((label, money(slope), below, about))
+    return metrics
+
+
 def slope_label(prediction: Prediction) -> str:
     """What the slope of the frontier is the price of."""
     name = predicted_name(prediction)
