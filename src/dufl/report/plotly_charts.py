@@ -116,7 +116,7 @@ def _points(chart: Chart, series: Series) -> Trace:
     marker = {
         "symbol": series.marker,
         "color": series.color,
-        "size": 15 if chart.surface else 9,
+        "size": 15 if chart.surface or series.marker == "star" else 9,
         "line": edge,
     }
     if len(series.x) > 2 * FEW and not chart.x.names:
