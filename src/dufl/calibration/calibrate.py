@@ -19,7 +19,7 @@ from dufl.calibration.measurements import (
     left_out,
     measure,
 )
-from dufl.calibration.pilots import informative
+from dufl.calibration.pilots import informative, steady_start
 from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.data.replay import Replay
@@ -51,6 +51,7 @@ class Calibration:
         candidates: all fitted forms.
         measurements: one per training.
         experiment: what was trained; None if it was fitted to runs of several experiments.
+        recorded: whether the data were recorded.
     """
 
     law: PowerLaw
@@ -58,6 +59,7 @@ class Calibration:
     candidates: tuple[Fit, ...]
     measurements: tuple[Measurement, ...]
     experiment: Experiment | None = None
+    recorded: bool = False
 
     @property
     def r2_heldout(self) -> float:
@@ -122,14 +124,36 @@ class Calibration:
         scarcity, staleness, _ = columns(self.measurements)
         low, high = 1 / scarcity.max(), 1 / scarcity.min()
         return (
-            f"It holds for {low:,.0f} to {high:,.0f} samples per client and a mean age of {staleness.min():.1f} to "
-            f"{staleness.max():.1f} rounds, and as long as the data drift as they did."
+            f"It holds for {low:,.0f} to {high:,.0f} samples per client and a mean age of "
+            f"{staleness.min():.1f} to {staleness.max():.1f} rounds, and as long as the data drift as they did."
         )
+
+    def calibrated(self) -> Experiment:
+        """The experiment with the law, and with offers limited to the range that was tried."""
+        experiment = self.experiment or Experiment()
+        return experiment.replace(
+            game=experiment.game.replace(loss=self.law, **self._ranges(experiment.game))
+        )
+
+    def _ranges(self, game: Game) -> dict[str, Any]:
+        """The conservation rates up to the largest that was tried; on recorded data, payments likewise.
+
+        The law says nothing about older data, and a larger payment cannot buy samples that do not exist.
+        """
+        least, most = game.conservation_range
+        tried = max([m.conservation_rate for m in self.measurements if m.conservation_rate < 1], default=most)
+        ranges: dict[str, Any] = {"conservation_range": (least, max(least, min(most, tried)))}
+        if self.recorded:
+            low, high = game.payment_range
+            ranges["payment_range"] = (low, max(low, min(high, max(m.payment for m in self.measurements))))
+        return ranges
 
     @property
     def snippet(self) -> str:
-        """The law as a section of a TOML file."""
-        return tomli_w.dumps({"game": {"loss": law_table(self.law)}})
+        """The law and the ranges in which it holds, as a section of a TOML file."""
+        game = (self.experiment or Experiment()).game
+        ranges = {name: list(ends) for name, ends in self._ranges(game).items()}
+        return tomli_w.dumps({"game": {**ranges, "loss": law_table(self.law)}})
 
     def summary(self) -> dict[str, Any]:
         """The calibration in plain numbers, ready for JSON."""
@@ -162,7 +186,8 @@ class Calibration:
         return late("dufl.report.calibration_figure:plot_calibration")(self, **options)
 
     def __repr__(self) -> str:
-        return f"Calibration({self.fit.form.name}, held-out R² {self.r2_heldout:.3f}, {len(self.measurements)} trainings)"
+        trainings = f"{len(self.measurements)} trainings"
+        return f"Calibration({self.fit.form.name}, held-out R² {self.r2_heldout:.3f}, {trainings})"
 
 
 def calibrate(
@@ -173,7 +198,7 @@ def calibrate(
     out: str | Path | None = None,
     callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
     on_pilot: OnPilot = lambda _index, _offer, _record: None,
-) -> Calibration:
+) -> Calibration | None:
     """Train at some offers and fit the loss law to the results.
 
     Args:
@@ -183,6 +208,9 @@ def calibrate(
         out: a directory with one run directory per training; trainings in it are not repeated.
         callbacks: of every training.
         on_pilot: called with the number of the training, its offer and the record of every round.
+
+    Returns:
+        The calibration; None if a callback paused a training.
     """
     chosen = as_experiment(experiment)
     dataset = chosen.data.load()
@@ -197,20 +225,22 @@ def calibrate(
     unit: Metric = metric or ("rmse" if regression else "error")
     runs = []
     for index, offer in enumerate(offers):
-        plan = equilibrium(plain.game, payment=offer.payment, conservation_rate=offer.conservation_rate)
+        game = steady_start(plain.game, offer)
+        plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
 
         def watch(record: Record, index: int = index, offer: Offer = offer) -> None:
             on_pilot(index, offer, record)
 
-        runs.append(
-            train(
-                plain.replace(policy=plan, seed=plain.training.seed + index % SEEDS),
-                out=None if out is None else Path(out) / f"pilot-{index:02d}",
-                resume=out is not None,
-                dataset=dataset,
-                callbacks=[watch, *callbacks],
-            )
+        run = train(
+            plain.replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
+            out=None if out is None else Path(out) / f"pilot-{index:02d}",
+            resume=out is not None,
+            dataset=dataset,
+            callbacks=[watch, *callbacks],
         )
+        if not run.finished:
+            return None
+        runs.append(run)
     return fit_runs(runs, unit, plain)
 
 
@@ -221,7 +251,8 @@ def fit_runs(
     measured = tuple(measure(run, metric) for run in runs)
     fit, candidates = fit_laws(measured, metric)
     law = fit.law.replace(measured_from=left_out(runs[0]))
-    return Calibration(law, fit, tuple(candidates), measured, experiment)
+    recorded = runs[0].records[-1].period is not None
+    return Calibration(law, fit, tuple(candidates), measured, experiment, recorded)
 
 
 def _supply(experiment: Experiment, dataset: Dataset | Recording) -> float:

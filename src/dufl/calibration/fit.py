@@ -12,6 +12,7 @@ one whose error is within one standard error of the least is chosen: a term that
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +85,7 @@ def fit_form(form: Form, scarcity: Array, staleness: Array, value: Array, unit: 
     used = [bases[term] for term in form.terms]
     exponents = _search(form, used, value) if form.free and form.terms else [1.0] * len(used)
     weights = _weights(used, exponents, value)[0]
-    parameters = {"floor": float(weights[0])}
+    parameters: dict[str, Any] = {"floor": float(weights[0])}
     for term, weight, exponent in zip(form.terms, weights[1:], exponents, strict=True):
         parameters |= {f"{term}_weight": float(weight), f"{term}_exponent": float(exponent)}
     return PowerLaw(unit=unit, **parameters)

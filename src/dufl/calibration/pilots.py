@@ -22,7 +22,7 @@ from dufl.game.dynamics import staleness
 from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Game, Offer
-from dufl.game.stationary import response
+from dufl.game.stationary import response, total_volume
 
 Array = npt.NDArray[np.float64]
 FEWEST, FEWEST_COLLECTED = 8.0, 0.2  # samples per client; and per client and round
@@ -57,8 +57,7 @@ class Candidate:
 def candidates(game: Game, measured_from: float, supply: float = math.inf) -> list[Candidate]:
     """Offers over all volumes and rates that are worth a training.
 
-    Left out are offers whose clients still hold the initial samples in the late rounds: they say nothing
-    about the law that *no update* would not say.
+    Left out are offers that are not in their stationary state in the late rounds.
 
     Args:
         game: the clients, rounds and ranges.
@@ -77,13 +76,26 @@ def candidates(game: Game, measured_from: float, supply: float = math.inf) -> li
             payment = 2 * (volume * clients.num_clients) ** 2 / response(clients, rate)
             if not FEWEST_COLLECTED <= collected <= supply or not low <= payment <= high:
                 continue
-            total = find_equilibrium(clients, game.num_rounds, payment, rate, tolerance=1e-4).total_volume
-            aged = staleness(total, rate, clients.initial_mean_staleness)
+            offer = Offer(payment=float(payment), conservation_rate=rate)
+            begun = steady_start(game, offer).clients
+            total = find_equilibrium(begun, game.num_rounds, payment, rate, tolerance=1e-4).total_volume
+            aged = staleness(total, rate, begun.initial_mean_staleness)
             point = float(np.mean(clients.num_clients / total[first:])), float(np.mean(aged[first:]))
             if point[1] <= OLDEST * game.num_rounds:
-                offer = Offer(payment=float(payment), conservation_rate=rate)
                 found.append(Candidate(offer, *point))
     return found
+
+
+def steady_start(game: Game, offer: Offer) -> Game:
+    """The game whose clients begin with what they hold in the stationary state of an offer, if they have it.
+
+    A pilot is then at one point (N/D, S) in nearly all of its rounds. From the full initial buffers it would
+    wander for as long as they take to die out.
+    """
+    clients, fresh = game.clients, (1 - offer.conservation_rate) ** 2
+    price = offer.payment / total_volume(clients, offer.payment, offer.conservation_rate)
+    steady = price / (2 * (clients.collection_cost * fresh + clients.training_cost))
+    return game.replace(clients=clients.holding(np.minimum(clients.initial_volume, steady)))
 
 
 def informative(game: Game, count: int, measured_from: float, supply: float = math.inf) -> list[Offer]:

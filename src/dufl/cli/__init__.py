@@ -10,6 +10,7 @@ from contextlib import suppress
 import click
 import typer
 
+from dufl.cli.calibrate import calibrate
 from dufl.cli.certify import certify
 from dufl.cli.compare import compare
 from dufl.cli.data import app as data
@@ -25,10 +26,15 @@ from dufl.cli.train import train
 from dufl.errors import DuflError, InputError, NegativeUtilityWarning, PluginError, plugin_traceback
 
 OPTIONS = {  # command-line options by library argument
+    "accuracy": "--accuracy",
+    "budget": "--budget",
     "changes": "--set",
     "host": "--host",
+    "metric": "--metric",
     "only": "--only",
     "out": "--out",
+    "pilots": "--pilots",
+    "point_worth": "--point-worth",
     "port": "--port",
 }
 
@@ -40,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # shows [data] literally and joins the lines of a paragraph
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
+for command in (plan, calibrate, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")

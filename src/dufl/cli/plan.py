@@ -8,6 +8,18 @@ from dufl.cli.common import Changes, File, Force, Json, Out, console, parse_chan
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
+Budget = Annotated[
+    float | None,
+    typer.Option(help="The most accurate plan that pays at most this over all rounds.", show_default=False),
+]
+Accuracy = Annotated[
+    float | None,
+    typer.Option(help="The cheapest plan with this accuracy, with 90 % confidence.", show_default=False),
+]
+PointWorth = Annotated[
+    float | None,
+    typer.Option(help="What a point of accuracy over the whole run is worth in money.", show_default=False),
+]
 Trajectories = Annotated[
     bool | None,
     typer.Option(
@@ -23,6 +35,9 @@ def plan(
     changes: Changes = None,
     payment: Payment = None,
     conservation_rate: Rate = None,
+    budget: Budget = None,
+    accuracy: Accuracy = None,
+    point_worth: PointWorth = None,
     out: Out = None,
     force: Force = False,
     json: Json = False,
@@ -31,7 +46,8 @@ def plan(
     """Compute the optimal payment and conservation rate, and what every client collects.
 
     --payment and --conservation-rate fix these values. If both are fixed, only the clients' response is
-    computed.
+    computed. --budget, --accuracy and --point-worth plan for a goal; they need a loss law from `dufl
+    calibrate`.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
@@ -39,6 +55,8 @@ def plan(
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
 
     experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
+    goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
+    experiment = experiment.for_goal({name: goal for name, goal in goals.items() if goal is not None})
     if out:
         check_output(out, PLAN, force)
     with progress_bar() as begin:

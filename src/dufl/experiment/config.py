@@ -25,7 +25,7 @@ from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Game
-from dufl.game.plan import Offer, Plan, solve
+from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
@@ -150,6 +150,15 @@ class Experiment(Inputs):
             algorithm1=self.leader.algorithm1,
             progress=progress,
         )
+
+    def for_goal(self, goals: Mapping[str, float]) -> Self:
+        """A copy whose plan reaches a goal: at most one of "budget", "accuracy" and "point_worth"."""
+        if not goals:
+            return self
+        if len(goals) > 1:
+            raise InputError.of(" and ".join(goals), "given one at a time", len(goals), text="both")
+        game = with_goal(self.game, *next(iter(goals.items())), self.leader.competition)
+        return self.model_copy(update={"game": game})
 
     def fixed(self, payment: float | None = None, conservation_rate: float | None = None) -> Self:
         """A copy with the payment or the conservation rate fixed in the plan."""

@@ -58,12 +58,23 @@ FLOWER = Kind(
     (*RUN.files, "simulation.toml", "deal.json", "server.npz", "ledger.sqlite*", "clients/*"),
 )
 COMPARISON = Kind("comparison", ("comparison.*", REPORT))
+CALIBRATION = Kind(
+    "calibration",
+    (
+        "calibrated.toml",
+        "clients.csv",
+        "calibration.json",
+        "calibration.png",
+        "calibration.svg",
+        "calibration.pdf",
+    ),
+)
 SWEEP = Kind("sweep", ("sweep.csv", "sweep.png", "sweep.svg", "sweep.pdf"))
 REPRODUCTION = Kind(
     "reproduction",
     ("reproduction.json", *(f"{item}.{end}" for item in _ITEMS for end in ("csv", "png", "svg", "pdf"))),
 )
-KINDS = {kind.name: kind for kind in (PLAN, RUN, FLOWER, COMPARISON, SWEEP, REPRODUCTION)}
+KINDS = {kind.name: kind for kind in (PLAN, RUN, FLOWER, COMPARISON, CALIBRATION, SWEEP, REPRODUCTION)}
 
 
 @dataclass(frozen=True)

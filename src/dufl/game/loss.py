@@ -139,7 +139,8 @@ def checked_law(value: object) -> LossLaw | None:
     if value is None or isinstance(value, PowerLaw):
         return value
     if isinstance(value, dict):
-        return PowerLaw(**{name: _tupled(v) if name == "covariance" else v for name, v in value.items()})
+        table: dict[str, Any] = {n: _tupled(v) if n == "covariance" else v for n, v in value.items()}
+        return PowerLaw(**table)
     if not callable(value):
         rule = "a table of a power law, a PowerLaw, or a function of (N/D, S)"
         raise InputError.of("loss", rule, value, text=f"{value!r:.80}")

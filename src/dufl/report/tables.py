@@ -468,3 +468,30 @@ def chart(values: npt.ArrayLike, width: int = 60, height: int = 4) -> list[str]:
         filled = np.clip(level - 8 * row, 0, 8).astype(int)
         rows.append("".join(_BLOCKS[n] for n in filled))
     return rows
+
+
+def calibration_table(calibration: Any) -> Group:
+    """The result of `dufl calibrate`: the trainings, the candidates and the verdict."""
+    unit = calibration.law.unit
+    scale, sign = (100, " %") if unit == "error" else (1, "")
+    pilots = Table(title=f"Trainings: {unit} measured and fitted", title_justify="left")
+    for head in ("R", "θ", "samples per client", "mean age", "measured", "fitted"):
+        pilots.add_column(head, justify="right")
+    for m in calibration.measurements:
+        fitted = calibration.law(m.scarcity, m.staleness)
+        pilots.add_row(
+            f"{m.payment:.3g}",
+            f"{m.conservation_rate:.3g}",
+            f"{1 / m.scarcity:,.0f}",
+            f"{m.staleness:.1f}",
+            f"{scale * m.value:.2f}{sign}",
+            f"{scale * fitted:.2f}{sign}",
+        )
+    forms = Table(title="Candidate laws", title_justify="left")
+    for head in ("law", "R²", "held-out R²", "held-out error", ""):
+        forms.add_column(head, justify="left" if head in ("law", "") else "right")
+    for fit in calibration.candidates:
+        chosen = "chosen" if fit.form == calibration.fit.form else ""
+        error = f"{scale * fit.heldout_rmse:.2f}{sign}"
+        forms.add_row(fit.form.name, f"{fit.r2:.3f}", f"{fit.heldout_r2:.3f}", error, chosen)
+    return Group(calibration.verdict, pilots, forms)

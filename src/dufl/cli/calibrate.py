@@ -1,0 +1,136 @@
+"""`dufl calibrate`: what little data and old data cost the model, measured by training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dufl.cli.common import (
+    Changes,
+    Force,
+    ImportFrom,
+    Json,
+    allow_imports,
+    console,
+    parse_changes,
+    progress_bar,
+    stopping,
+)
+from dufl.cli.train import RunOut
+from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from dufl.calibration.calibrate import Calibration
+    from dufl.game.parameters import Offer
+    from dufl.learning.federation import Record
+
+Sources = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE | RUN_DIR...]",
+        help="A TOML file to train, or directories of runs that exist. Default: the paper's parameters.",
+        show_default=False,
+    ),
+]
+Pilots = Annotated[int, typer.Option(min=6, max=1000, help="The number of trainings.")]
+Metric = Literal["error", "loss", "rmse"]
+MetricName = Annotated[
+    Literal["error", "loss", "rmse"] | None,
+    typer.Option(
+        help="What to describe. Default: the error, or the RMSE for regression.", show_default=False
+    ),
+]
+
+
+def calibrate(
+    sources: Sources = None,
+    changes: Changes = None,
+    pilots: Pilots = 16,
+    metric: MetricName = None,
+    out: RunOut = None,
+    force: Force = False,
+    plugins: ImportFrom = None,
+    json: Json = False,
+) -> None:
+    """Train at a few offers and fit the law by which volume and age change the error.
+
+    With --out, the trainings are kept and not repeated, and the directory gets calibrated.toml, with which
+    `dufl plan` plans in accuracy and money. With directories of runs, nothing is trained.
+    """
+    from dufl.experiment.files import to_json
+
+    allow_imports(plugins)
+    runs = [source for source in sources or [] if source.is_dir()]
+    if runs and len(runs) < len(sources or []):
+        raise InputError.of("sources", "one file, or only run directories", "both")
+    if runs and changes:
+        raise InputError.of("--set", "left out with run directories", changes[0])
+    found = _from_runs(runs, metric) if runs else _by_training(sources, changes, pilots, metric, out, force)
+    written = _write(found, out, force) if out else []
+    if json:
+        typer.echo(to_json(found.summary()), nl=False)
+        return
+    from dufl.report.tables import calibration_table
+
+    output = console()
+    output.print(calibration_table(found))
+    if written:
+        output.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
+        output.print(f"next: dufl plan {written[0]} --accuracy 0.9, or --budget 1000, or --point-worth 50")
+
+
+def _from_runs(places: list[Path], metric: Metric | None) -> "Calibration":
+    from dufl.calibration.calibrate import fit_runs
+    from dufl.experiment.stored import read_runs
+
+    runs = [stored.run for stored in read_runs(places) if stored.run.finished]
+    regression = bool(runs) and runs[0].regression
+    return fit_runs(runs, metric or ("rmse" if regression else "error"), runs[0].experiment)
+
+
+def _by_training(
+    sources: list[Path] | None,
+    changes: list[str] | None,
+    pilots: int,
+    metric: Metric | None,
+    out: Path | None,
+    force: bool,
+) -> "Calibration":
+    from dufl.calibration.calibrate import calibrate as run_pilots
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.output import CALIBRATION, claim
+
+    if sources and len(sources) > 1:
+        raise InputError.of("FILE", "one TOML file", f"{len(sources)} of them")
+    experiment = Experiment.from_toml(sources[0] if sources else None, parse_changes(changes))
+    if out:
+        claim(out, CALIBRATION, force)
+    rounds = experiment.game.num_rounds
+    with stopping() as pause, progress_bar() as begin:
+        advance = begin(f"{pilots} trainings")
+
+        def watch(index: int, offer: "Offer", record: "Record") -> None:
+            done = (index + (record.round + 1) / rounds) / pilots
+            advance(done, f"R = {offer.payment:.3g}, θ = {offer.conservation_rate:g}")
+
+        found = run_pilots(
+            experiment,
+            pilots=pilots,
+            metric=metric,
+            out=out,
+            callbacks=[pause],
+            on_pilot=watch,
+        )
+    if found is None:
+        typer.echo(
+            f"stopped; repeat the command with --out {out} to continue" if out else "stopped", err=True
+        )
+        raise typer.Exit(130)
+    return found
+
+
+def _write(found: "Calibration", out: Path, force: bool) -> list[Path]:
+    from dufl.calibration.storage import write_calibration
+    from dufl.report.calibration_figure import write_calibration_figures
+
+    return write_calibration(found, out, write_calibration_figures, force)
