@@ -12,10 +12,20 @@ import pytest
 import tomli_w
 
 from dufl import Clients, InputError, LogNormal, Uniform
-from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
+from dufl.web.plans import (
+    baseline_plan,
+    frontier_around,
+    optimum_of,
+    paper_plan,
+    plan_json,
+    plan_of,
+    surface_of,
+    trajectories_csv,
+)
 from dufl.web.request import FROM_FILE, KINDS, ColumnValue, FormValues, Request, initial_values
 from dufl.web.serve import address_of, free_port, is_local, settings
 from dufl.web.source import ClientsFile, Source, open_source, upload_source
+from dufl.web.text import headline
 from loading import load
 
 SMALL = "[game]\nnum_rounds = 12\n[clients]\ncount = 5\n"
@@ -302,3 +312,17 @@ def test_choices_are_read_from_any_configuration() -> None:
     assert found.training_cost == ColumnValue(FROM_FILE, 1e-5, 2e-5)
     assert found.count == 2
     assert Clients.parse_csv(CLIENTS.encode(), "clients.csv").size == 3
+
+
+def test_the_frontier_of_a_calibrated_law() -> None:
+    loss = {"floor": 0.1, "volume_weight": 0.3, "volume_exponent": 0.5, "noise": 0.01}
+    game = {"num_rounds": 12, "loss": loss, "payment_weight": 1e-5}
+    request = request_for(tomli_w.dumps({"game": game, "clients": {"count": 5}}))
+    frontier, paper = frontier_around(request), paper_plan(request)
+    assert frontier is not None
+    assert paper is not None
+    assert frontier_around(replace(request, values=replace(request.values, payment=3.0))) is frontier
+    assert "predicted accuracy" in headline(plan_of(request))
+    assert frontier_around(request_for()) is None
+    assert paper_plan(request_for()) is None
+    assert "predicted" not in headline(plan_of(request_for()))

@@ -45,7 +45,7 @@ class Kind:
 
 _CONFIG = ("config.toml", "clients.csv", "plan.npz")
 _ITEMS = ("convergence", "clients", "sensitivity", "server", "updates", "table", "leaders")
-PLAN = Kind("plan", (*_CONFIG, "plan.json", "trajectories.*", "cost_surface.*", "utilities.*"))
+PLAN = Kind("plan", (*_CONFIG, "plan.json", "trajectories.*", "cost_surface.*", "utilities.*", "frontier.*"))
 RUN = Kind(
     "training run",
     (

@@ -29,9 +29,10 @@ from dufl.experiment.metrics import FILE as METRICS
 from dufl.experiment.metrics import read_metrics as read_metrics
 from dufl.experiment.metrics import to_line
 from dufl.experiment.output import FLOWER, RUN, Kind, Manifest, check_output, claim
-from dufl.experiment.plan_directory import write_plan_arrays
+from dufl.experiment.plan_directory import read_plan_arrays, write_plan_arrays
 from dufl.experiment.stored_config import flat, read_config, read_json, read_table
 from dufl.game.plan import Plan
+from dufl.game.prediction import has_unit
 from dufl.learning.engine import Named
 from dufl.learning.federation import Arrays, Record
 
@@ -78,6 +79,18 @@ class RunDirectory:
     def load(self, changes: Changes | None = None) -> Experiment:
         """Read the experiment of the run, with some changes."""
         return read_config(self.manifest, changes)
+
+    def plan(self, experiment: Experiment) -> Plan | None:
+        """Read the plan that the run follows; None if it follows none, or one that was agreed on Flower."""
+        manifest = self.manifest
+        if "plan.npz" not in manifest.files or (self.folder / "deal.json").exists():
+            return None
+        leader = experiment.leader
+        return read_plan_arrays(manifest, experiment.game, leader.method, leader.competition)
+
+    def predicted_plan(self, experiment: Experiment) -> Plan | None:
+        """Read the plan that the run follows, if its loss law predicts something."""
+        return self.plan(experiment) if has_unit(experiment.game.loss) else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -129,7 +129,7 @@ class Group:
         means = {
             name: float(np.mean([one[name] for one in each]))
             for name, value in each[0].items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and all(name in one for one in each)
         }
         score = score_of(each[0])
         name = "rmse_std" if "rmse" in score else "accuracy_std"
@@ -197,7 +197,7 @@ def _read(place: RunDirectory) -> Stored:
     config, summary = place.load(), place.summary or {}
     weights = place.weights() if summary else {}
     early = summary.get("stopped_early") is True
-    run = Run(config, place.records(), weights, place.folder, early)
+    run = Run(config, place.records(), weights, place.folder, early, place.predicted_plan(config))
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
     if len(run.records) > config.game.num_rounds:

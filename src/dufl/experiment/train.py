@@ -15,6 +15,7 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
 from dufl.experiment.config import Experiment, as_experiment
+from dufl.experiment.predicted import Outcome, outcome_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
@@ -107,7 +108,13 @@ class Run:
             "seconds": sum(record.seconds for record in self.records),
             "fingerprint": _fingerprint(self.weights),
             **over_time(self.records, self.regression),
+            **(self.outcome.summary() if self.outcome else {}),
         }
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the plan's loss law predicted, and what was measured; None if nothing was predicted."""
+        return outcome_of(self.plan, self.records)
 
     @property
     def regression(self) -> bool:
@@ -254,7 +261,7 @@ def _finished(experiment: Experiment, place: RunDirectory, callbacks: Callbacks)
     callbacks.begin(experiment, place.folder)
     for record in records:
         callbacks.round_end(record)
-    run = Run(experiment, records, place.weights(), place.folder, early)
+    run = Run(experiment, records, place.weights(), place.folder, early, place.plan(experiment))
     callbacks.end(run)
     return run
 

@@ -48,7 +48,9 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval of the loss."""
+        """The 90 % interval of the loss; the loss itself if it has no bound."""
+        if not np.isfinite(self.value):
+            return self.value, self.value
         return (
             self.value - NINETY_TWO_SIDED * self.deviation,
             self.value + NINETY_TWO_SIDED * self.deviation,
@@ -63,6 +65,11 @@ class Prediction:
         return {f"predicted_{self.unit}": self.value, "predicted_low": low, "predicted_high": high}
 
 
+def has_unit(law: object) -> bool:
+    """Whether a law was fitted to trainings, so that it predicts something."""
+    return isinstance(law, PowerLaw) and not isinstance(law, ConvergenceBound)
+
+
 def predict(game: Game, conservation_rate: float, total_volume: Array) -> Prediction | None:
     """What the game's loss law predicts for an equilibrium; None if the law has no unit."""
     law = game.loss
@@ -70,7 +77,7 @@ def predict(game: Game, conservation_rate: float, total_volume: Array) -> Predic
         return None
     first = int(law.measured_from * game.num_rounds)
     aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)[first:]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # a tiny volume counts as none
         scarcity = game.clients.num_clients / total_volume[first:]
     value = float(np.mean(law(scarcity, aged)))
     deviation = law.deviation(scarcity, aged) if np.isfinite(scarcity).all() else float("inf")
@@ -119,7 +126,7 @@ def cheapest(game: Game, accuracy: float, competition: Competition = "mean-field
     bound = _bound(game, competition)
 
     def best(payment: float) -> tuple[float, float]:
-        return _best_rate(lambda rate: bound(payment, rate), game.conservation_range)
+        return best_rate(lambda rate: bound(payment, rate), game.conservation_range)
 
     rate, reached = best(high)
     if reached > wanted:
@@ -157,7 +164,7 @@ def _bound(game: Game, competition: Competition) -> Callable[[float, float], flo
     return bound
 
 
-def _best_rate(cost: Callable[[float], float], rates: tuple[float, float]) -> tuple[float, float]:
+def best_rate(cost: Callable[[float], float], rates: tuple[float, float]) -> tuple[float, float]:
     """The conservation rate with the least cost: a coarse scan, denser towards 1, then golden sections."""
     least, most = rates
     if least == most:

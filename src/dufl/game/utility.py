@@ -112,7 +112,8 @@ def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tu
     forgotten = _forgetting(game)[: len(total_volume)]
     if game.loss is not None:
         scarcity = np.full_like(total_volume, np.inf)
-        np.divide(game.clients.num_clients, total_volume, out=scarcity, where=total_volume > 0)
+        with np.errstate(over="ignore"):  # a tiny volume counts as none
+            np.divide(game.clients.num_clients, total_volume, out=scarcity, where=total_volume > 0)
         little, old = terms_of(game.loss, scarcity, mean_staleness)
         return forgotten * little, forgotten * old
     noise = game.volume_weight * game.clients.num_clients * game.sampling_noise**2

@@ -33,6 +33,7 @@ class Axis:
         names: whether its values are names instead of numbers.
         dates: whether its values are dates (datetime64).
         in_full: whether large numbers are written in full.
+        log: whether it is logarithmic.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Axis:
     names: bool = False
     dates: bool = False
     in_full: bool = False
+    log: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from dufl.errors import InputError
 from dufl.experiment.compare import Cell, slug
 from dufl.experiment.files import replacing, write_text
+from dufl.experiment.frontier import frontier_of, paper_offer
 from dufl.experiment.output import COMPARISON, writing
 from dufl.experiment.recorded import plain_time
 from dufl.experiment.train import Run
@@ -30,6 +31,7 @@ from dufl.game.search import Progress
 from dufl.learning.federation import Record
 from dufl.plugins import describe
 from dufl.report.chart_spec import BLUE, GREEN, GREY, ORANGE, RED, Chart, Column, Series, Surface
+from dufl.report.frontier import Measured, frontier_chart
 from dufl.report.measure import measure_of
 from dufl.report.plan_charts import (
     cost_chart,
@@ -51,7 +53,7 @@ from dufl.report.run_charts import (
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED"]  # beside what is defined here
 
 Width = Literal["page", "column"]
-PlanFigure = Literal["trajectories", "surface", "utilities", "cost"]
+PlanFigure = Literal["trajectories", "surface", "utilities", "cost", "frontier"]
 
 COLUMN = 3.3  # inches
 RECORDED_COLUMNS = (  # of comparison.csv; means are over the rounds so far
@@ -130,17 +132,22 @@ def plot_plan(
     width: Width = "page",
     baseline: Plan | None = None,
     progress: Progress = lambda _: None,
+    measured: Measured = (),
 ) -> Figure:
     """A plan as a figure.
 
     Args:
         plan: what is drawn.
         kind: `trajectories` of collection, volume and staleness; the cost `surface` over (R, θ); the
-            clients' `utilities`; or the server's `cost` by term.
+            clients' `utilities`; the server's `cost` by term; or the `frontier`: which accuracy each payment
+            buys, if the game's loss law was fitted to trainings.
         width: `page`, or `column` for a column of a paper.
         baseline: the plan of Algorithm 1, to mark on the surface or to compare the cost with.
         progress: called with the share of the cost surface that is done.
+        measured: payments and measured accuracies, to mark on the frontier.
     """
+    if kind == "frontier":
+        return _plot_frontier(plan, width, baseline, measured)
     if kind == "trajectories":
         offer = f"R = {plan.payment:,.2f} per round, θ = {plan.conservation_rate:.3f}"
         return figure_of(trajectory_charts(plan), width, ncols=3, title=offer)
@@ -150,7 +157,15 @@ def plot_plan(
         return figure_of([utility_chart(plan)], width)
     if kind == "cost":
         return figure_of([cost_chart(plan, baseline)], width)
-    raise InputError.of("kind", "trajectories, surface, utilities or cost", repr(kind))
+    raise InputError.of("kind", "trajectories, surface, utilities, cost or frontier", repr(kind))
+
+
+def _plot_frontier(plan: Plan, width: Width, baseline: Plan | None, measured: Measured) -> Figure:
+    frontier = frontier_of(plan)
+    if frontier is None:
+        rule = "another one: only a game with a calibrated loss law has a frontier"
+        raise InputError.of("kind", rule, "'frontier'")
+    return figure_of([frontier_chart(plan, frontier, baseline, paper_offer(plan), measured)], width)
 
 
 def plot_run(run: Run, width: Width = "page") -> Figure:
@@ -190,10 +205,17 @@ def plot_comparison(cells: Iterable[Cell], width: Width = "page") -> Figure:
 
 
 def write_plan_figures(
-    plan: Plan, folder: Path, baseline: Plan | None = None, progress: Progress = lambda _: None
+    plan: Plan,
+    folder: Path,
+    baseline: Plan | None = None,
+    progress: Progress = lambda _: None,
+    measured: Measured = (),
 ) -> list[Path]:
-    """Write trajectories, cost surface and utilities; returns the paths."""
+    """Write trajectories, cost surface, utilities and, if there is one, the frontier; returns the paths."""
+    known = plan.prediction is not None and plan.game.payment_range[1] > 0
+    frontier = [plot_plan(plan, "frontier", baseline=baseline, measured=measured)] if known else []
     return [
+        *(path for figure in frontier for path in save(figure, folder, "frontier")),
         *save(plot_plan(plan, "trajectories"), folder, "trajectories"),
         *save(plot_plan(plan, "surface", baseline=baseline, progress=progress), folder, "cost_surface"),
         *save(plot_plan(plan, "utilities"), folder, "utilities"),
@@ -292,6 +314,8 @@ def _legends(figure: Figure, panels: Sequence[Axes], width: Width, beside: bool)
 
 def _draw(axes: Axes, chart: Chart) -> None:
     """One chart on its axes."""
+    if chart.x.log:
+        axes.set_xscale("log")  # first: what is drawn depends on it
     if chart.surface:
         _draw_surface(axes, chart.surface)
     for position in chart.dotted:
@@ -401,6 +425,8 @@ def _label(axes: Axes, chart: Chart) -> None:
         axes.xaxis.set_major_locator(locator)
         formatter = ConciseDateFormatter(locator, offset_formats=_OFFSETS)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_formatter(formatter)
+    elif chart.x.log:
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     elif chart.x.in_full:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))

@@ -26,6 +26,7 @@ from dufl.report.chart_spec import (
     Series,
     Surface,
 )
+from dufl.report.predictions import cost_label
 
 SHOWN = 400  # clients at most whose trajectories are computed, evenly chosen
 EACH = 40  # clients at most that are drawn one by one
@@ -115,7 +116,7 @@ def cost_chart(plan: Plan, baseline: Plan | None = None) -> Chart:
     series.append(Series("total", names, np.minimum(totals, edge), GREY, "text", hover="", texts=texts))
     data: dict[str, Column] = {"plan": names}
     data |= {term: parts[:, i] for i, (term, _) in enumerate(TERMS)}
-    cost = Axis("cost U over all rounds", range=(0.0, float(edge)))
+    cost = Axis(f"{cost_label(plan)} over all rounds", range=(0.0, float(edge)))
     title = "Server cost by term"
     return Chart("cost_by_term", title, Axis("", names=True), cost, series, data, horizontal=True)
 

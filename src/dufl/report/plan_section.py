@@ -5,14 +5,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from dufl.experiment.frontier import frontier_of, paper_offer, score_of
+from dufl.experiment.predicted import Outcome
 from dufl.experiment.stored import differences
 from dufl.formatting import count, money, number, percent, signed
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
+from dufl.report.frontier import frontier_chart
 from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
 from dufl.report.plan_charts import TERMS, cost_chart, plan_surface, surface_chart
 from dufl.report.planning import SHOWN, Planning
+from dufl.report.predictions import (
+    cost_label,
+    outcome_sentence,
+    predicted_name,
+    prediction_rows,
+    prediction_text,
+    score_text,
+)
 
 Row = list[Cell]
 
@@ -43,7 +54,8 @@ def _texts(planning: Planning) -> list[str]:
         f"The server pays R = {money(plan.payment)} per round, shared among the clients by volume. From one "
         f"round to the next, clients keep θ = {percent(plan.conservation_rate, 1)} of their data and discard "
         f"the rest. {_reason(planning)}",
-        f"The cost over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}",
+        *_prediction_texts(planning),
+        f"The {_cost(plan)} over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}",
     ]
     if not planning.followers:
         texts.insert(0, "No run on this page follows the server's plan. For this federation it is:")
@@ -53,6 +65,28 @@ def _texts(planning: Planning) -> list[str]:
             f"{planning.replanned:,} on. The first plan is shown."
         )
     return texts
+
+
+def _cost(plan: Plan) -> str:
+    return cost_label(plan).replace(" U", "")
+
+
+def _prediction_texts(planning: Planning) -> list[str]:
+    """What the loss law predicts, the price of a point, and a warning if trainings measured otherwise."""
+    plan = planning.plan
+    if plan.prediction is None:
+        return []
+    (_, predicted), *slopes = prediction_rows(plan)
+    text = f"The calibrated loss law predicts {_article(plan)} of {predicted}, with its 90 % interval."
+    text += "".join(f" {label[:1].upper()}{label[1:]}: {value}." for label, value in slopes)
+    missed = outcome_sentence(planning.outcome)
+    return [text, *([f"{missed[:1].upper()}{missed[1:]}."] if missed else [])]
+
+
+def _article(plan: Plan) -> str:
+    assert plan.prediction is not None
+    name = predicted_name(plan.prediction)
+    return f"an {name}" if name in ("accuracy", "RMSE") else f"a {name}"
 
 
 def _reason(planning: Planning) -> str:
@@ -96,9 +130,19 @@ def _charts(planning: Planning, progress: Progress) -> list[Chart]:
     surface = surface_chart(plan, baseline, *plan_surface(plan, baseline, progress))
     note = "Every point is an offer to the same clients; the darker, the higher the cost."
     return [
+        *_frontier_charts(planning),
         replace(cost_chart(plan, baseline), note="Shorter is better."),
         replace(surface, note=note),
     ]
+
+
+def _frontier_charts(planning: Planning) -> list[Chart]:
+    """The frontier, with what the runs measured; none if the loss law has no unit."""
+    plan, frontier = planning.plan, frontier_of(planning.plan)
+    if frontier is None:
+        return []
+    measured = [(payment, outcome.measured) for payment, outcome in planning.outcomes]
+    return [frontier_chart(plan, frontier, planning.baseline, paper_offer(plan), measured)]
 
 
 def _planned_and_measured(planning: Planning, name: str) -> list[Table]:
@@ -131,16 +175,30 @@ def _measured_rows(planning: Planning, rounds: int) -> list[Row]:
         ("payment over all rounds", plan.payment * rounds, total_payment, money),
         ("samples held, mean over rounds", volume, float(curve("total_volume").mean()), number),
         ("age of the samples, mean over rounds", age, float(curve("mean_age").mean()), number),
-        ("server cost U", sum(planned), last("server_cost"), number),
+        (f"server {cost_label(plan)}", sum(planned), last("server_cost"), number),
         *(
             (f"\u2003{name}", part, last(field), number)
             for (name, _), part, field in zip(TERMS, planned, fields, strict=True)
         ),
     ]
     return [
-        [name, (form(planned), planned), (form(measured), measured), _difference(planned, measured)]
-        for name, planned, measured, form in rows
+        *_outcome_row(planning.outcome),
+        *(
+            [name, (form(planned), planned), (form(measured), measured), _difference(planned, measured)]
+            for name, planned, measured, form in rows
+        ),
     ]
+
+
+def _outcome_row(outcome: Outcome | None) -> list[Row]:
+    """The predicted and the measured accuracy; no row if nothing was predicted."""
+    if outcome is None:
+        return []
+    prediction, value = outcome.prediction, score_of(outcome.prediction).value
+    name = f"{predicted_name(prediction)}, mean from round {outcome.first_round:,} on"
+    planned: Cell = (prediction_text(prediction), value)
+    measured: Cell = (score_text(prediction.unit, outcome.measured), outcome.measured)
+    return [[name, planned, measured, _difference(value, outcome.measured)]]
 
 
 def _difference(planned: float, measured: float) -> Cell:

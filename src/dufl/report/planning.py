@@ -9,6 +9,7 @@ from dufl.errors import InputError
 from dufl.experiment.files import read_bytes
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
+from dufl.experiment.predicted import Outcome, mean_outcome, outcome_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
 from dufl.game.plan import Offer, Plan, equilibrium
@@ -38,6 +39,18 @@ class Planning:
     def followers(self) -> list[Group]:
         """The groups that follow the plan."""
         return [group for group in self.groups if group.policy == "dufl"]
+
+    @property
+    def outcomes(self) -> list[tuple[float, Outcome]]:
+        """Payment per round, and what was predicted and measured, of every run that follows the plan."""
+        runs = [run for group in self.followers for run in group.runs]
+        known = [(run, outcome_of(self.plan, run.records)) for run in runs]
+        return [(sum(r.payment for r in run.records) / len(run.records), o) for run, o in known if o]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What was predicted, and the mean of what the runs that follow the plan measured."""
+        return mean_outcome([outcome for _, outcome in self.outcomes])
 
     @property
     def is_negotiated(self) -> bool:

@@ -57,6 +57,8 @@ def _axis(axis: Axis, chart: Chart) -> dict[str, Any]:
         layout["type"] = "category"
     if axis.dates:
         layout["type"] = "date"
+    if axis.log:
+        layout |= {"type": "log", "dtick": 1, "tickformat": ",~g"}
     if axis.in_full:
         layout["tickformat"] = ",~r"
     if axis.integers and max((len(series.x) for series in chart.series), default=0) <= FEW:
@@ -114,7 +116,7 @@ def _points(chart: Chart, series: Series) -> Trace:
     marker = {
         "symbol": series.marker,
         "color": series.color,
-        "size": 15 if chart.surface else 9,
+        "size": 15 if chart.surface or series.marker == "star" else 9,
         "line": edge,
     }
     if len(series.x) > 2 * FEW and not chart.x.names:

@@ -16,6 +16,7 @@ from dufl.report.chart_spec import Chart
 from dufl.report.measure import RMSE, UNKNOWN, Measure, measure_of
 from dufl.report.page import Cell, Facts, Heading, Table
 from dufl.report.planning import Planning, planned_runs
+from dufl.report.predictions import predicted_facts
 from dufl.report.run_charts import Curves
 
 
@@ -165,6 +166,7 @@ def recorded_facts(part: Part, plannings: Sequence[Planning]) -> Facts:
     if plan is not None:
         values.append((money(plan.payment), "payment per round, all clients (R)"))
         values.append((percent(plan.conservation_rate, 1), "of the data kept per round (θ)"))
+        values += predicted_facts(plan)
     values.append((f"{best.summary['mean_age']:.2f}", "rounds, mean age of the samples"))
     if best.summary["shortfall"]:
         values.append((f"{best.summary['shortfall']:,.0f}", "samples asked for that were not recorded"))

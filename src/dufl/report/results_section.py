@@ -11,6 +11,7 @@ from dufl.formatting import count, money, number, percent
 from dufl.report.measure import RMSE
 from dufl.report.page import Block, Cell, Charts, Facts, Paragraph, Section, Table
 from dufl.report.planning import Planning
+from dufl.report.predictions import predicted_facts
 from dufl.report.recorded_results import (
     after,
     free_text,
@@ -79,6 +80,7 @@ def facts(groups: Sequence[Group], plannings: Sequence[Planning]) -> Facts:
     if plan is not None:
         values.append((money(plan.payment), "payment per round, all clients (R)"))
         values.append((percent(plan.conservation_rate, 1), "of the data kept per round (θ)"))
+        values += predicted_facts(plan)
     cost, static = best.summary["server_cost"], planning.plan.no_update_cost
     if best.finished and best.policy != "static" and static > 0:
         word = "lower" if cost <= static else "higher"

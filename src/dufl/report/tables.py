@@ -23,6 +23,13 @@ from dufl.game.plan import Plan
 from dufl.learning.federation import Record
 from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
 from dufl.report.plan_charts import TERMS, rows_by_values, value_text
+from dufl.report.predictions import (
+    cost_label,
+    headline_part,
+    outcome_rows,
+    outcome_sentence,
+    prediction_rows,
+)
 
 Rows = list[tuple[str, str]]
 SweepRow = dict[str, Any]
@@ -56,7 +63,7 @@ def _plan_headline(plan: Plan) -> str:
     kept = percent(plan.conservation_rate, 1)
     setting = f"{count(game.clients.size, 'client')}, {count(game.num_rounds, 'round')}"
     return (
-        f"Pay {money(plan.payment)} per round and keep {kept} of the data"
+        f"Pay {money(plan.payment)} per round and keep {kept} of the data{headline_part(plan)}"
         f"  ({setting}, {plan.method}, {plan.competition})"
     )
 
@@ -67,7 +74,8 @@ def _server_rows(plan: Plan, baseline: Plan | None) -> Rows:
         ("payment per round R", money(plan.payment)),
         ("conservation rate θ", f"{plan.conservation_rate:.4f}"),
         ("payment over all rounds", money(plan.total_payment)),
-        ("cost U", number(cost.total)),
+        *prediction_rows(plan),
+        (cost_label(plan), number(cost.total)),
         *_terms(float(part.sum()) for part in (cost.payment, cost.volume, cost.staleness)),
         ("cost without update", _against(plan.no_update_cost, cost.total)),
     ]
@@ -161,12 +169,15 @@ def run_table(run: Run) -> RenderableType:
     measure = measure_of([run]) or ACCURACY
     lines = "\n".join(f"  {line}" for line in chart([measure.of(record) for record in run.records]))
     title = f"test {measure.name} per round"
-    return Group(Text(_run_headline(run), style="bold"), table, Text(f"\n  {title}\n{lines}"))
+    missed = outcome_sentence(run.outcome)
+    warning = [Text(f"  {missed}", style="bold")] if missed else []
+    return Group(Text(_run_headline(run), style="bold"), table, *warning, Text(f"\n  {title}\n{lines}"))
 
 
 def run_html(run: Run) -> str:
     """A run as a compact HTML table, for notebooks."""
-    return _html(_run_headline(run), _run_rows(run))
+    missed = outcome_sentence(run.outcome)
+    return _html(_run_headline(run), _run_rows(run)) + (f"<p>{escape(missed)}</p>" if missed else "")
 
 
 def _run_headline(run: Run) -> str:
@@ -185,11 +196,12 @@ def _run_rows(run: Run) -> Rows:
     measure = measure_of([run])
     rows = [
         *(_score_rows(summary) if measure is None else _recorded_rows(run, measure, summary)),
+        *outcome_rows(run.outcome),
         ("samples held, mean over rounds", f"{summary['mean_volume']:,.0f}"),
         ("mean age in the last round", f"{last.mean_age:.2f}{planned}"),
         *([("classes in the buffers", f"{last.classes}")] if not run.regression else []),
         ("payment over all rounds", money(summary["total_payment"])),
-        ("server cost U", number(summary["server_cost"])),
+        (f"server {cost_label(run.plan) if run.plan else 'cost U'}", number(summary["server_cost"])),
         *_terms(summary[f"cost_of_{term}"] for term in ("payment", "volume", "staleness")),
         ("time", duration(summary["seconds"])),
     ]

@@ -10,6 +10,7 @@ from threading import Lock
 from cachetools import LRUCache, cached
 
 from dufl.experiment.files import to_json
+from dufl.experiment.frontier import Frontier, frontier_of, paper_offer
 from dufl.experiment.planning import baseline_of, offered, summary
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array, staleness
@@ -73,6 +74,19 @@ def baseline_plan(request: Request, progress: Progress = _no_progress) -> Plan |
     return algorithm1_baseline(game, request.values.competition, progress) if low < high else None
 
 
+@cached(LRUCache(CACHE_SIZE), key=_optimum_key, lock=Lock())
+def frontier_around(request: Request, progress: Progress = _no_progress) -> Frontier | None:
+    """The frontier of the game with nothing fixed; None if its loss law has no unit."""
+    return frontier_of(optimum_of(request), progress)
+
+
+@cached(LRUCache(CACHE_SIZE), key=_optimum_key, lock=Lock())
+def paper_plan(request: Request, progress: Progress = _no_progress) -> Plan | None:
+    """The clients' response to the offer of the paper's parameters; None if the loss law has no unit."""
+    progress(0.0)
+    return paper_offer(optimum_of(request))
+
+
 def surface_of(request: Request, progress: Progress = _no_progress) -> Surface:
     """The cost surface around the optimum, Algorithm 1's plan and a fixed payment."""
     optimum, fixed = optimum_of(request), request.values.payment
@@ -118,4 +132,6 @@ def warm_up(request: Request, progress: Progress = _no_progress) -> None:
     plan = plan_of(request, lambda share: progress(0.6 * share))
     plan.outcomes  # noqa: B018
     baseline_plan(request)
+    frontier_around(request)
+    paper_plan(request)
     surface_of(request, lambda share: progress(0.7 + 0.3 * share))

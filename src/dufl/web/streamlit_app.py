@@ -19,11 +19,22 @@ from dufl.formatting import money, number
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
+from dufl.report.frontier import frontier_chart
 from dufl.report.plan_charts import cost_chart, surface_chart, trajectory_charts, utility_chart
 from dufl.report.plotly_charts import Trace, plotly_figure
+from dufl.report.predictions import prediction_metrics
 from dufl.web import text
 from dufl.web.form import current_request, remember, show_form, start_session
-from dufl.web.plans import baseline_plan, optimum_of, plan_json, plan_of, surface_of, trajectories_csv
+from dufl.web.plans import (
+    baseline_plan,
+    frontier_around,
+    optimum_of,
+    paper_plan,
+    plan_json,
+    plan_of,
+    surface_of,
+    trajectories_csv,
+)
 from dufl.web.recorded import about_recording
 from dufl.web.request import SAVED_FILE, Request
 from dufl.web.source import open_source
@@ -95,6 +106,7 @@ def _show_plan(request: Request, plan: Plan, progress: Progress) -> None:
     algorithm1_place = _show_metrics(plan, optimum)
     for remark in text.remarks(plan):
         st.info(remark)
+    first = st.container() if plan.prediction else None
     left, right = st.columns([3, 2])
     for column, chart in zip(st.columns(3), trajectory_charts(plan), strict=True):
         _show_chart(column, chart, 250)
@@ -107,12 +119,22 @@ def _show_plan(request: Request, plan: Plan, progress: Progress) -> None:
     cost = baseline.server_cost if baseline else None
     below = "no plan" if cost is None else f"from {number(cost)}"
     _metric(algorithm1_place, ALGORITHM1[0], text.relative_cost(plan, cost), below, ALGORITHM1[1])
+    if first is not None:
+        _show_frontier(first, request, plan, progress)
     _show_chart(right, cost_chart(plan, baseline), 380)
     surface = surface_of(request, progress)
     other = optimum if optimum is not plan else None
     _show_chart(
         left, surface_chart(plan, baseline, surface.payments, surface.rates, surface.costs, other), 380
     )
+
+
+def _show_frontier(place: Any, request: Request, plan: Plan, progress: Progress) -> None:
+    """Show which accuracy each payment buys, if anything may be paid."""
+    frontier = frontier_around(request, progress)
+    if frontier is not None:
+        marks = baseline_plan(request), paper_plan(request, progress)
+        _show_chart(place, frontier_chart(plan, frontier, *marks), 380)
 
 
 def _show_metrics(plan: Plan, optimum: Plan) -> Any:
@@ -133,8 +155,11 @@ def _show_metrics(plan: Plan, optimum: Plan) -> Any:
     _metric(row, "Payment R per round", money(plan.payment), below[0], about)
     about = "Share of the data that clients keep from one round to the next."
     _metric(row, "Conservation rate θ", f"{plan.conservation_rate:.3f}", below[1], about)
+    for metric in prediction_metrics(plan):
+        _metric(row, *metric)
     about = "Weighted sum of payment, sampling error and staleness over all rounds."
-    _metric(row, "Server cost U", number(plan.server_cost), cost_below, about)
+    label = "Server cost U" if plan.prediction is None else "Cost U above floor"
+    _metric(row, label, number(plan.server_cost), cost_below, about)
     about = "U relative to paying nothing and keeping all data."
     against = text.relative_cost(plan, plan.no_update_cost)
     _metric(row, "U vs. no update", against, f"from {number(plan.no_update_cost)}", about)

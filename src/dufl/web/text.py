@@ -6,6 +6,7 @@ import numpy as np
 
 from dufl.formatting import count, money, number
 from dufl.game.plan import Plan
+from dufl.report.predictions import headline_part
 
 LEADERS = {"stackelberg": "Stackelberg leader", "algorithm1": "Algorithm 1", "given": "fixed offer"}
 COMPETITIONS = {"mean-field": "mean field", "nash": "N-player Nash"}
@@ -25,7 +26,7 @@ def headline(plan: Plan) -> str:
     if plan.payment == 0 and plan.conservation_rate == 1:
         return "No update: pay nothing and keep all data"
     kept = 100 * plan.conservation_rate
-    return f"Pay {money(plan.payment)} per round and keep {kept:.1f} % of old data"
+    return f"Pay {money(plan.payment)} per round and keep {kept:.1f} % of old data{headline_part(plan)}"
 
 
 def caption(plan: Plan) -> str:
