@@ -26,7 +26,7 @@ def test_dynamic_programming_finds_what_the_solver_finds() -> None:
         for k in range(4):
             held, collected = np.empty_like(price), np.empty_like(price)
             best_deviation(
-                price, np.full_like(price, 2 * beta[k]), theta, alpha[k], initial[k], held, collected
+                price, np.full_like(price, 2 * beta[k]), theta, alpha[k], initial[k], False, held, collected
             )
             ours = money(price, volume[:, k], collection[:, k], alpha[k], beta[k])
             theirs = money(price, held, collected, alpha[k], beta[k])
