@@ -77,7 +77,9 @@ def candidates(game: Game, measured_from: float, supply: float = math.inf) -> li
             payment = 2 * (volume * clients.num_clients) ** 2 / response(clients, rate)
             if not FEWEST_COLLECTED <= collected <= supply or not low <= payment <= high:
                 continue
-            total = find_equilibrium(clients, game.num_rounds, payment, rate, tolerance=1e-4).total_volume
+            total = find_equilibrium(
+                clients, game.num_rounds, payment, rate, tolerance=1e-4, trim_start=game.trim_start
+            ).total_volume
             aged = staleness(total, rate, clients.initial_mean_staleness)
             point = float(np.mean(clients.num_clients / total[first:])), float(np.mean(aged[first:]))
             if point[1] <= OLDEST * game.num_rounds:

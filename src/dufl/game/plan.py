@@ -260,9 +260,10 @@ def solve(
         competition: `mean-field` (as in the paper, a client takes φ as given) or `nash` (a client sees
             its own influence).
         algorithm1: how the paper's loop searches and stops.
-        budget: the most accurate plan whose payments over all rounds are at most this.
+        budget: the most accurate plan whose payments over all rounds are at most this. Clients may begin with
+            less than they have (`trim_start`), so that a small budget makes no client lose.
         accuracy: the cheapest plan whose predicted accuracy is at least this with 90 % confidence, or the
-            best one if there is none.
+            best one if there is none. Clients may begin with less than they have.
         point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
             whole run is worth this much money.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
@@ -302,7 +303,11 @@ def solve(
 
 
 def with_goal(game: Game, goal: str, value: float, competition: Competition = "mean-field") -> Game:
-    """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`."""
+    """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`.
+
+    For a budget or an accuracy the offer may be so small that first buffers cost more than they earn. There
+    clients may begin with less than they have, unless nothing can be paid.
+    """
     if goal == "point_worth":
         return game.replace(payment_weight=weight_of_a_point(game, value))
     law_of(game, goal)
@@ -314,7 +319,9 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
         if most < low:
             rule = f"at least {low * game.num_rounds:g}, for the payments of payment_range"
             raise InputError.of("budget", rule, value)
-        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)))
+        trim = game.trim_start or most > 0
+        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)), trim_start=trim)
+    game = game.replace(trim_start=True)
     found = cheapest(game, value, competition)
     rate = (found.conservation_rate, found.conservation_rate)
     return game.replace(payment_range=(found.payment, found.payment), conservation_range=rate)
