@@ -136,12 +136,11 @@ def _pull(
     if held > ceiling and end > begin:
         return end
     slope_here = theta * theta * slope - curvature
-    worth_here = price - curvature * held + theta * worth
-    if held <= floor:  # only the last knot below the floor counts: move it there
-        worth_here += slope_here * (floor - held)
-        _put(knots, begin, floor, worth_here, slope_here)
+    if held <= floor:  # only the last knot below the floor counts: move it there, however far away it is
+        worth_there = worth + slope * (theta * floor - x)
+        _put(knots, begin, floor, price - curvature * floor + theta * worth_there, slope_here)
         return begin + 1
-    _put(knots, end, held, worth_here, slope_here)
+    _put(knots, end, held, price - curvature * held + theta * worth, slope_here)
     return end + 1
 
 
