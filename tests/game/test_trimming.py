@@ -122,7 +122,9 @@ def test_the_choice_never_costs_anything(
     free = best_response(prices, owned, alpha, beta, theta, trim_start=True)
     fixed = best_response(prices, owned, alpha, beta, theta)
     earned, before = (money(prices, v[:, 0], c[:, 0], alpha, beta) for v, c in (free, fixed))
-    turnover = float(np.abs(prices) @ free[0][:, 0] + beta * (free[0] ** 2).sum() + alpha * (free[1] ** 2).sum())
+    turnover = float(
+        np.abs(prices) @ free[0][:, 0] + beta * (free[0] ** 2).sum() + alpha * (free[1] ** 2).sum()
+    )
     assert earned >= before - 1e-9 * (abs(before) + turnover)
     assert earned >= -1e-9 * turnover
 
@@ -310,9 +312,7 @@ def test_a_long_horizon_needs_no_system_of_equations(
 
 def test_staleness_is_weighted_by_what_is_held() -> None:
     clients = Clients([1000.0, 1000.0], [1e-3, 1e-4], [5e-5, 5e-6], initial_staleness=[9.0, 1.0])
-    plan = equilibrium(
-        trimmed(Game(clients=clients, num_rounds=10)), payment=5.0, conservation_rate=0.6
-    )
+    plan = equilibrium(trimmed(Game(clients=clients, num_rounds=10)), payment=5.0, conservation_rate=0.6)
     assert plan.volume[0, 0] < plan.volume[0, 1]
     weighted = (plan.volume * plan.staleness).sum(axis=1) / plan.total_volume
     np.testing.assert_allclose(plan.mean_staleness, weighted, rtol=1e-8)
@@ -349,7 +349,7 @@ def test_without_payment_nobody_holds_anything() -> None:
     assert plan.server_cost == np.inf
     assert plan.certificate.holds()
     stubborn = trimmed(Game(num_rounds=5, time_sensitivity=0.0, payment_weight=0.9))
-    assert 0 < solve(stubborn).payment
+    assert solve(stubborn).payment > 0
     assert solve(stubborn.replace(trim_start=False)).payment == 0
     free = Game(num_rounds=5, clients=Clients(10.0, 1e-3, [0.0, 1e-5]), trim_start=True)
     kept = equilibrium(free, payment=0.0, conservation_rate=1.0)

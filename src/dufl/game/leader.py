@@ -165,7 +165,6 @@ def _believed_cost(
     game: Game, announced: Array, competition: Competition
 ) -> tuple[Callable[[float, float], float], Callable[[float, float], Array]]:
     """The server's cost, and the clients' answers, for prices at a fixed φ."""
-
     believed = np.maximum(announced, 1e-9)  # with φ = 0 the price would be infinite
     clients, trim = game.clients, game.trim_start
 

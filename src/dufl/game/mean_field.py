@@ -143,7 +143,9 @@ def find_equilibrium(
             return first
         guess[1:] = total_volume(clients, payment, min(conservation_rate, 1 - 1 / num_rounds))
         guess[0] = min(guess[1], clients.initial_total) if trim_start else clients.initial_total
-        second = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance, trim_start)
+        second = _newton(
+            clients, types, payment, conservation_rate, competition, guess, tolerance, trim_start
+        )
         return second if second.residual <= first.residual else first
 
 

@@ -153,9 +153,7 @@ def _bound(game: Game, competition: Competition) -> Callable[[float, float], flo
     def bound(payment: float, rate: float) -> float:
         start = last[0] if last else None
         trim = game.trim_start
-        found = find_equilibrium(
-            game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim
-        )
+        found = find_equilibrium(game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim)
         last[:] = [found.total_volume]
         aged = starting_staleness(game.clients, payment, rate, found.announced_volume, competition, trim)
         prediction = predict(game, rate, found.total_volume, aged)
