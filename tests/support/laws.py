@@ -83,7 +83,7 @@ def qp_optimum(
 def qp_optimum_with_start(
     price: Array, owned: float, alpha: float, beta: float, conservation_rate: float
 ) -> tuple[Array, Array, float]:
-    """The same where D(0), from 0 to `owned`, is a variable without a cost: the first column of the matrix."""
+    """The same where D(0), from 0 to `owned`, is a variable without a cost: the first column."""
     num_rounds = len(price)
     later = holding(num_rounds, conservation_rate)[:, :-1]  # the last collection changes nothing
     held = np.column_stack([float(conservation_rate) ** np.arange(num_rounds), later])

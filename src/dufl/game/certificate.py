@@ -38,7 +38,7 @@ class Certificate:
         law_residual: by how much D_k(t+1) differs from θ·D_k(t) + Δ_k(t), D_k(0) from what the client has (if
             it may begin with less: exceeds it), or Δ_k(t) is negative, per client, relative to its largest
             volume.
-        kkt_residual: the largest violation of Δ = [λ]^+/(2α), and of the optimality of D(0) if it is a choice,
+        kkt_residual: the largest violation of Δ = [λ]^+/(2α), and of the optimality of a chosen D(0),
             per client, in money per sample relative to the largest price or marginal cost.
         fixed_gain: what each client can gain with φ held fixed, in money.
         influence_gain: what each client can gain if it knows its influence on φ (an upper bound).

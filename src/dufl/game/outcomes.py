@@ -43,7 +43,7 @@ def outcomes(
 ) -> Array:
     """The rows of `Outcomes` for some clients, which hold `volume` and collect `collection`.
 
-    The simpler strategies begin with the same volume, also if it is trimmed: they differ in what they collect.
+    The simpler strategies begin with the same volume, also if trimmed: they differ in what they collect.
     A client that deviates alone does not change the total (mean field) or changes it (`nash`).
     """
 
