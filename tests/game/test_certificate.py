@@ -26,7 +26,7 @@ def test_dynamic_programming_finds_what_the_solver_finds() -> None:
         for k in range(4):
             held, collected = np.empty_like(price), np.empty_like(price)
             best_deviation(
-                price, np.full_like(price, 2 * beta[k]), theta, alpha[k], initial[k], held, collected
+                price, np.full_like(price, 2 * beta[k]), theta, alpha[k], initial[k], False, held, collected
             )
             ours = money(price, volume[:, k], collection[:, k], alpha[k], beta[k])
             theirs = money(price, held, collected, alpha[k], beta[k])
@@ -145,3 +145,10 @@ def test_where_all_data_has_died_out_everything_is_to_be_gained() -> None:
 def test_a_profile_of_another_shape_is_refused() -> None:
     with pytest.raises(InputError, match=r"volume must be of shape \(100, 15\)"):
         certify_profile(Game(), 1.0, 0.5, np.ones((3, 15)), np.ones((3, 15)))
+
+
+@pytest.mark.parametrize("theta", [1e-9, 1e-12, 1e-16, 4e-19, 1e-30])
+@pytest.mark.parametrize("trim_start", [False, True])
+def test_conservation_rates_near_nothing_lose_no_digits(theta: float, trim_start: bool) -> None:
+    plan = equilibrium(Game(num_rounds=10, trim_start=trim_start), payment=1.0, conservation_rate=theta)
+    assert plan.certificate.worst <= 1e-8

@@ -80,6 +80,40 @@ def qp_optimum(
     return held @ collection + kept, collection, float(unit * size)
 
 
+def qp_optimum_with_start(
+    price: Array, owned: float, alpha: float, beta: float, conservation_rate: float
+) -> tuple[Array, Array, float]:
+    """The same where D(0), from 0 to `owned`, is a variable without a cost: the first column."""
+    num_rounds = len(price)
+    later = holding(num_rounds, conservation_rate)[:, :-1]  # the last collection changes nothing
+    held = np.column_stack([float(conservation_rate) ** np.arange(num_rounds), later])
+    costs = np.append(0.0, np.full(num_rounds - 1, 2 * alpha))
+    quadratic = np.diag(costs) + 2 * beta * held.T @ held
+    linear = -(held.T @ price)
+    # Scaled so that money and samples are near 1; D(0) has a scale of its own, what is owned.
+    unit = np.abs(linear).max() or 1.0
+    size = np.full(num_rounds, unit / np.abs(quadratic).max())
+    size[0] = min(size[0], owned) or 1.0
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
+    money_unit = float(unit * size.max())
+    bound = np.eye(num_rounds)[:1]
+    solver = clarabel.DefaultSolver(
+        sparse.csc_matrix(np.triu(quadratic * np.outer(size, size) / money_unit)),
+        linear * size / money_unit,
+        sparse.csc_matrix(np.vstack([-np.eye(num_rounds), bound])),
+        np.append(np.zeros(num_rounds), owned / size[0]),
+        [clarabel.NonnegativeConeT(num_rounds + 1)],
+        options,
+    )
+    solution = solver.solve()
+    assert str(solution.status) in ("Solved", "AlmostSolved"), solution.status
+    chosen = np.maximum(np.array(solution.x) * size, 0)
+    chosen[0] = min(chosen[0], owned)
+    return held @ chosen, np.append(chosen[1:], 0.0), money_unit
+
+
 def rough_price(generator: np.random.Generator, num_rounds: int) -> Array:
     """A price series unlike any equilibrium's: flat, over many magnitudes, or with many zeros."""
     kind = generator.integers(3)

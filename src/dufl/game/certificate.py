@@ -9,6 +9,9 @@ could still gain by deviating alone, found by dynamic programming (`deviation`).
 In the second, the payment R·D/(F+D) against the others' volume F is concave but not quadratic.
 Replaced by its tangent it gives an upper bound of the gain, by its second-order expansion a better
 deviation; a few iterations of both close the gap. The upper bound is reported.
+
+If clients may begin with less than they have, D(0) is part of a deviation. It is optimal if a sample more or
+less is worth nothing, λ(0) = 0, or if λ(0) ≥ 0 and the client keeps all that it has.
 """
 
 from collections.abc import Sequence
@@ -32,10 +35,11 @@ class Certificate:
 
     Attributes:
         competition: the game that was played; it determines which gain counts.
-        law_residual: by how much D_k(t+1) differs from θ·D_k(t) + Δ_k(t) or Δ_k(t) is negative, per
-            client, relative to its largest volume.
-        kkt_residual: the largest violation of Δ = [λ]^+/(2α), per client, in money per sample relative
-            to the largest price or marginal cost.
+        law_residual: by how much D_k(t+1) differs from θ·D_k(t) + Δ_k(t), D_k(0) from what the client has (if
+            it may begin with less: exceeds it), or Δ_k(t) is negative, per client, relative to its largest
+            volume.
+        kkt_residual: the largest violation of Δ = [λ]^+/(2α), and of the optimality of a chosen D(0),
+            per client, in money per sample relative to the largest price or marginal cost.
         fixed_gain: what each client can gain with φ held fixed, in money.
         influence_gain: what each client can gain if it knows its influence on φ (an upper bound).
         turnover: what each client is paid plus what it spends: the scale of the gains.
@@ -111,7 +115,9 @@ def certify_profile(
         if values.shape != shape:
             raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
     total = np.asarray((volume * game.clients.multiplicity).sum(axis=1))
-    findings = examine(game.clients, payment, conservation_rate, total, volume, collection, competition)
+    findings = examine(
+        game.clients, payment, conservation_rate, total, volume, collection, competition, game.trim_start
+    )
     return conclude([findings], total, competition)
 
 
@@ -123,6 +129,7 @@ def examine(
     volume: Array,
     collection: Array,
     competition: Competition,
+    trim_start: bool = False,
 ) -> Findings:
     """Examine some of the clients, given the total volume of all."""
     columns = np.zeros((clients.size, 6))
@@ -141,6 +148,7 @@ def examine(
         volume,
         collection,
         competition == "nash",
+        bool(trim_start),
         columns,
         best_total,
     )
@@ -173,6 +181,7 @@ def _examine(
     volume: Array,
     collection: Array,
     exact: bool,
+    trim: bool,
     columns: Array,
     best_total: Array,
 ) -> None:
@@ -188,18 +197,18 @@ def _examine(
         spent = alpha[k] * (gathered**2).sum() + beta[k] * (held**2).sum()
         paid = payment * (held / total).sum() if payment > 0 else 0.0
         turnover = spent + paid
-        columns[k, 0] = _law(theta, initial[k], held, gathered)
-        columns[k, 1] = _kkt(price, theta, alpha[k], beta[k], held, gathered)
+        columns[k, 0] = _law(theta, initial[k], trim, held, gathered)
+        columns[k, 1] = _kkt(price, theta, alpha[k], beta[k], initial[k], trim, held, gathered)
         columns[k, 4] = turnover
         columns[k, 5] = paid - spent
         if payment > 0:
             price[:] = payment / total
-        best_deviation(price, curvature, theta, alpha[k], initial[k], better, collected)
+        best_deviation(price, curvature, theta, alpha[k], initial[k], trim, better, collected)
         columns[k, 2] = _gain(price, beta[k], alpha[k], held, gathered, better, collected)
         if not exact:
             best_total += weight[k] * better
         columns[k, 3] = _influence(
-            payment, theta, alpha[k], beta[k], initial[k], others, held, gathered, turnover, better
+            payment, theta, alpha[k], beta[k], initial[k], trim, others, held, gathered, turnover, better
         )
         if exact:
             best_total += weight[k] * better
@@ -209,11 +218,12 @@ def _examine(
 def _law(
     theta: float,
     initial: float,
+    trim: bool,
     held: Array,
     gathered: Array,
 ) -> float:
-    """The volume law and Δ >= 0, relative to the largest volume."""
-    wrong = abs(held[0] - initial)
+    """The volume law, D(0) and Δ >= 0, relative to the largest volume."""
+    wrong = max(0.0, held[0] - initial, -held[0]) if trim else abs(held[0] - initial)
     for t in range(held.size - 1):
         wrong = max(wrong, abs(held[t + 1] - theta * held[t] - gathered[t]), -gathered[t])
     return float(wrong / max(held.max(), 1e-300))
@@ -225,15 +235,24 @@ def _kkt(
     theta: float,
     alpha: float,
     beta: float,
+    initial: float,
+    trim: bool,
     held: Array,
     gathered: Array,
 ) -> float:
-    """max_t |2α·Δ(t) − [λ(t+1)]^+| with λ(t) = p(t) − 2β·D(t) + θ·λ(t+1), relative."""
+    """max_t |2α·Δ(t) − [λ(t+1)]^+| with λ(t) = p(t) − 2β·D(t) + θ·λ(t+1), relative.
+
+    If D(0) is a choice, also |λ(0)|, unless λ(0) > 0 where nothing is left to add, D(0) = D⁰, or λ(0) < 0
+    where nothing is left to remove. Near these ends, 2·(α+β) times the distance counts if it is less.
+    """
     worth, wrong, scale = 0.0, 0.0, 0.0
     for t in range(held.size - 1, -1, -1):
         wrong = max(wrong, abs(2 * alpha * gathered[t] - max(worth, 0.0)))
         scale = max(scale, abs(price[t]), 2 * beta * held[t], 2 * alpha * abs(gathered[t]))
         worth = price[t] - 2 * beta * held[t] + theta * worth
+    if trim:
+        room = initial - held[0] if worth > 0 else held[0]
+        wrong = max(wrong, min(abs(worth), 2 * (alpha + beta) * max(room, 0.0)))
     return wrong / scale if scale > 0 else 0.0
 
 
@@ -262,6 +281,7 @@ def _influence(
     alpha: float,
     beta: float,
     initial: float,
+    trim: bool,
     others: Array,
     held: Array,
     gathered: Array,
@@ -279,7 +299,7 @@ def _influence(
             total = others[t] + now[t]
             price[t] = payment * (others[t] / total) / total if total > 0 else 0.0
             curvature[t] = 2 * beta
-        best_deviation(price, curvature, theta, alpha, initial, trial, collected)
+        best_deviation(price, curvature, theta, alpha, initial, trim, trial, collected)
         bound = _gain(price, beta, alpha, now, collected_now, trial, collected)
         if bound <= 1e-12 * turnover:
             break
@@ -288,7 +308,7 @@ def _influence(
             bend = 2 * price[t] / total if total > 0 else 0.0
             price[t] += bend * now[t]
             curvature[t] += bend
-        best_deviation(price, curvature, theta, alpha, initial, trial, collected)
+        best_deviation(price, curvature, theta, alpha, initial, trim, trial, collected)
         step, rise = 1.0, -1.0
         while rise <= 0 and step > 1e-3:  # the gain rises at first towards the optimum of the expansion
             aim = now + step * (trial - now)

@@ -19,6 +19,11 @@ tridiagonal and its off-diagonal −θ, so Q⁻¹ is an M-matrix, for which the 
 from one such step to the next (Howard's monotone policy iteration). Hence no cycle, at most T
 sweeps, and two or three in practice.
 
+If a client may begin with less than it has, D(0) ≤ D⁰ is one more variable, whose worth is
+λ(0) = b(0) − a(0)·D(0). Hence D(0) = min(D⁰, b(0)/a(0)) in every sweep, or 0 if b(0) < 0. Blocking a round
+lowers b(0)/a(0), so D(0) only ever falls from one sweep to the next, and a blocked round still never has to
+be freed: in that problem D(0) is a collection without a cost, whose matrix Q⁻¹ is an M-matrix too.
+
 If a client sees its own influence on the total, its marginal price falls with its own volume,
 p(t) − slope(t)·D(t): the same problem with 2β + slope(t) in place of 2β.
 """
@@ -43,6 +48,7 @@ def best_response(
     collection_cost: Values,
     training_cost: Values,
     conservation_rate: float,
+    trim_start: bool = False,
 ) -> tuple[Array, Array]:
     """Each client's optimal volume D_k(t) and collection Δ_k(t) at a given price per sample.
 
@@ -52,6 +58,7 @@ def best_response(
         collection_cost: α_k > 0.
         training_cost: β_k >= 0.
         conservation_rate: θ in [0, 1].
+        trim_start: whether a client may begin with less than `initial_volume`.
 
     Returns:
         `volume` and `collection`, each of shape (rounds, clients).
@@ -59,6 +66,8 @@ def best_response(
     >>> volume, collection = best_response([0.0, 1.0], 0.0, 0.5, 0.5, conservation_rate=1.0)
     >>> volume.ravel().tolist(), collection.ravel().tolist()
     ([0.0, 0.5], [0.5, 0.0])
+    >>> best_response([1.0, 1.0], 9.0, 0.5, 0.5, conservation_rate=0.0, trim_start=True)[0].ravel().tolist()
+    [1.0, 0.5]
     """
     prices = np.ascontiguousarray(price, dtype=np.float64)
     if prices.ndim != 1 or prices.size < 2 or not np.isfinite(prices).all():
@@ -66,18 +75,18 @@ def best_response(
     if not 0 <= conservation_rate <= 1:
         raise InputError.of("conservation_rate", "in [0, 1]", conservation_rate)
     clients = Clients(initial_volume, collection_cost, training_cost, allow_empty=True)
-    return trajectories(clients, prices, np.zeros_like(prices), conservation_rate)
+    return trajectories(clients, prices, np.zeros_like(prices), conservation_rate, trim_start)
 
 
 def trajectories(
-    clients: Clients, price: Array, slope: Array, conservation_rate: float
+    clients: Clients, price: Array, slope: Array, conservation_rate: float, trim_start: bool = False
 ) -> tuple[Array, Array]:
     """`volume` and `collection` of every client, each as one array in memory."""
     shape = (price.size, clients.size)
     held, collected = np.empty(shape), np.empty(shape)
 
     def answer(part: slice) -> None:
-        _answer(clients, part, price, slope, conservation_rate, held, collected)
+        _answer(clients, part, price, slope, conservation_rate, trim_start, held, collected)
 
     in_order(answer, clients.size)
     return held, collected
@@ -89,6 +98,7 @@ def total_response(
     slope: Array,
     conservation_rate: float,
     sensitivity: Array = NOTHING,
+    trim_start: bool = False,
 ) -> Array:
     """Σ_k D_k(t), with every client weighted by its multiplicity; one best-response pass.
 
@@ -99,11 +109,12 @@ def total_response(
         conservation_rate: θ.
         sensitivity: if of shape (rounds, rounds), receives ∂Σ_k D_k(t)/∂log φ(s), for a price
             that is proportional to 1/φ and a slope proportional to 1/φ².
+        trim_start: whether a client may begin with less than its initial volume.
     """
 
     def answer(part: slice) -> tuple[Array, Array]:
         change = np.zeros_like(sensitivity)
-        held = _answer(clients, part, price, slope, conservation_rate, sensitivity=change)
+        held = _answer(clients, part, price, slope, conservation_rate, trim_start, sensitivity=change)
         return held, change
 
     total = np.zeros_like(price)
@@ -139,6 +150,7 @@ def _answer(
     price: Array,
     slope: Array,
     conservation_rate: float,
+    trim_start: bool,
     held: Array = NOTHING,
     collected: Array = NOTHING,
     sensitivity: Array = NOTHING,
@@ -148,6 +160,7 @@ def _answer(
         price,
         slope,
         float(conservation_rate),
+        bool(trim_start),
         clients.initial_volume[part],
         clients.collection_cost[part],
         clients.training_cost[part],
@@ -166,6 +179,7 @@ def _respond(
     price: Array,
     slope: Array,
     theta: float,
+    trim: bool,
     initial: Array,
     alpha: Array,
     beta: Array,
@@ -182,6 +196,7 @@ def _respond(
     """
     num_rounds, num_clients = price.size, initial.size
     two_alpha, two_beta, share = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    owned = np.empty(LANES)
     a, b = np.empty((num_rounds, LANES)), np.empty((num_rounds, LANES))
     gain, free = np.empty((num_rounds, LANES)), np.empty((num_rounds, LANES))
     volume, summed = np.empty((num_rounds, LANES)), np.zeros((num_rounds, LANES))
@@ -189,11 +204,14 @@ def _respond(
         for lane in range(LANES):
             k = min(start + lane, num_clients - 1)  # spare lanes repeat the last client, unweighted
             two_alpha[lane], two_beta[lane], volume[0, lane] = 2 * alpha[k], 2 * beta[k], initial[k]
+            owned[lane] = initial[k]
             share[lane] = weight[k] if start + lane < num_clients else 0.0
         free[:] = 1.0
         blocked = 1.0
         while blocked > 0:
             _sweep_backward(price, slope, theta, two_alpha, two_beta, free, a, b, gain)
+            if trim:
+                _trim(a[0], b[0], owned, volume[0])
             blocked = _sweep_forward(theta, a, b, gain, free, volume)
         for t in range(num_rounds):
             for lane in range(LANES):
@@ -207,7 +225,11 @@ def _respond(
                 collected[-1, k] = 0.0
         if sensitivity.size > 0:
             factor = 1.0 - free + two_alpha * gain
-            _add_sensitivity(price, slope, theta, share, factor, gain, volume, sensitivity)
+            green = np.zeros(LANES)
+            if trim:
+                _free_starts(a[0], owned, volume[0], green)
+                _add_start_sensitivity(price, slope, theta, share, factor, green, volume, sensitivity)
+            _add_sensitivity(price, slope, theta, share, factor, gain, volume, green, sensitivity)
     for t in range(num_rounds):
         total[t] += summed[t].sum()
 
@@ -236,6 +258,24 @@ def _sweep_backward(
             gain[t, lane] = part
             a[t, lane] = two_beta[lane] + slope[t] + theta * kept * a[t + 1, lane]
             b[t, lane] = price[t] + kept * b[t + 1, lane]
+
+
+@numba.njit(cache=True, nogil=True)
+def _trim(a: Array, b: Array, owned: Array, first: Array) -> None:
+    """D(0), where λ(0) = b − a·D(0) is 0; all that is owned if λ(0) is not negative there."""
+    for lane in range(LANES):
+        if b[lane] >= a[lane] * owned[lane]:
+            first[lane] = owned[lane]
+        else:
+            first[lane] = b[lane] / a[lane] if b[lane] > 0.0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _free_starts(a: Array, owned: Array, first: Array, green: Array) -> None:
+    """∂D(0)/∂p(0) = 1/a where D(0) is trimmed; 0 elsewhere."""
+    for lane in range(LANES):
+        if 0.0 < first[lane] < owned[lane]:
+            green[lane] = 1.0 / a[lane]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -269,16 +309,17 @@ def _add_sensitivity(
     factor: Array,
     gain: Array,
     volume: Array,
+    green: Array,
     sensitivity: Array,
 ) -> None:
-    """Add Σ_k w_k·∂D_k(t)/∂log φ(s) of one block.
+    """Add Σ_k w_k·∂D_k(t)/∂log φ(s) of one block, for t and s after round 0; `green` is G(0, 0).
 
     With the blocked rounds held, a price higher by dp(s) moves D(t) by G(min, min)·Π θ·f between
     the two rounds, where G(t, t) = (θ·f)²·G(t−1, t−1) + 1/(2α + a'). A total higher by dlog φ
     moves the marginal price by (2·slope·D − p)·dlog φ.
     """
     num_rounds = price.size
-    green, moved = np.zeros(LANES), np.empty(LANES)
+    moved = np.empty(LANES)
     kept = theta * factor
     push = np.empty((num_rounds, LANES))
     for t in range(num_rounds):
@@ -303,3 +344,27 @@ def _add_sensitivity(
             sensitivity[s, t] += back
             if left < least:
                 break
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_start_sensitivity(
+    price: Array,
+    slope: Array,
+    theta: float,
+    share: Array,
+    factor: Array,
+    green: Array,
+    volume: Array,
+    sensitivity: Array,
+) -> None:
+    """The row and the column of round 0, where some D(0) are trimmed: G(0, s) = G(0, 0)·Π θ·f."""
+    moved = share * green
+    least = NEGLIGIBLE * moved.sum()
+    first = 2 * slope[0] * volume[0] - price[0]
+    sensitivity[0, 0] += (moved * first).sum()
+    for s in range(1, price.size):
+        moved *= theta * factor[s - 1]
+        sensitivity[0, s] += (moved * (2 * slope[s] * volume[s] - price[s])).sum()
+        sensitivity[s, 0] += (moved * first).sum()
+        if moved.sum() <= least:
+            break

@@ -9,6 +9,8 @@ samples in its buffer, and λ_t = V_t' the value of one more. With price p(t) an
 knot with λ > 0 at y is reached by collecting from x = y − λ/(2α), where the value is λ too; where λ ≤ 0
 nothing is collected. Then x = θ·D is substituted and p(t) − c(t)·D added. There is no iteration, no
 active set and no tolerance.
+
+A client that may begin with less than it has chooses the largest D(0) ≤ D⁰ with λ_0(D(0)) ≥ 0.
 """
 
 import numba
@@ -24,12 +26,13 @@ def best_deviation(
     theta: float,
     alpha: float,
     initial: float,
+    trim: bool,
     volume: Array,
     collection: Array,
 ) -> None:
     """The optimal `volume` and `collection` of one client, written into the given arrays."""
     num_rounds = price.size
-    floor, ceiling = _reach(price, theta, alpha, initial)
+    floor, ceiling = _reach(price, theta, alpha, initial, trim)
     first = np.zeros(num_rounds + 1, np.int64)  # where a round's knots begin, last round first
     knots = np.empty((4 * num_rounds + 16, 3))  # position, λ, slope to the right
     knots[0, 0] = 0.0
@@ -46,7 +49,7 @@ def best_deviation(
         first[back + 1] = _one_round_back(
             knots, start, stop, price[t], curvature[t], theta, alpha, floor[t], ceiling[t]
         )
-    volume[0] = initial
+    volume[0] = _begin(knots, first[num_rounds - 1], first[num_rounds], initial) if trim else initial
     for t in range(num_rounds - 1):
         back = num_rounds - 2 - t
         kept = theta * volume[t]
@@ -62,6 +65,7 @@ def _reach(
     theta: float,
     alpha: float,
     initial: float,
+    trim: bool,
 ) -> tuple[Array, Array]:
     """Bounds on the volume in every round: if nothing is collected, and if holding samples were free."""
     num_rounds = price.size
@@ -70,7 +74,7 @@ def _reach(
     for t in range(num_rounds - 2, -1, -1):
         worth[t] = max(price[t], 0.0) + theta * worth[t + 1]
     floor, ceiling = np.empty(num_rounds), np.empty(num_rounds)
-    floor[0] = ceiling[0] = initial
+    floor[0], ceiling[0] = 0.0 if trim else initial, initial
     for t in range(1, num_rounds):
         floor[t] = theta * floor[t - 1]
         ceiling[t] = theta * ceiling[t - 1] + worth[t] / (2 * alpha)
@@ -132,12 +136,11 @@ def _pull(
     if held > ceiling and end > begin:
         return end
     slope_here = theta * theta * slope - curvature
-    worth_here = price - curvature * held + theta * worth
-    if held <= floor:  # only the last knot below the floor counts: move it there
-        worth_here += slope_here * (floor - held)
-        _put(knots, begin, floor, worth_here, slope_here)
+    if held <= floor:  # only the last knot below the floor counts: move it there, however far away it is
+        worth_there = worth + slope * (theta * floor - x)
+        _put(knots, begin, floor, price - curvature * floor + theta * worth_there, slope_here)
         return begin + 1
-    _put(knots, end, held, worth_here, slope_here)
+    _put(knots, end, held, price - curvature * held + theta * worth, slope_here)
     return end + 1
 
 
@@ -152,6 +155,24 @@ def _put(
     knots[at, 0] = position
     knots[at, 1] = worth
     knots[at, 2] = slope
+
+
+@numba.njit(cache=True, nogil=True)
+def _begin(
+    knots: Array,
+    start: int,
+    stop: int,
+    initial: float,
+) -> float:
+    """The largest D(0) up to `initial` at which one more sample is not worth less than nothing."""
+    for i in range(start, stop):
+        y, worth, slope = knots[i, 0], knots[i, 1], knots[i, 2]
+        if worth < 0:
+            return float(min(y, initial))
+        end = knots[i + 1, 0] if i + 1 < stop else np.inf
+        if worth + slope * (min(end, initial) - y) < 0:
+            return float(min(y - worth / slope, initial))
+    return initial
 
 
 @numba.njit(cache=True, nogil=True)

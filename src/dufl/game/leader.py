@@ -17,7 +17,7 @@ import numpy as np
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium, price_of
+from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium, price_of, starting_staleness
 from dufl.game.parameters import Competition, Game
 from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize
 from dufl.game.stationary import likely_offer
@@ -130,7 +130,11 @@ def algorithm1(
 
 
 def no_update_cost_by_term(game: Game) -> ServerCost:
-    """U by round and term without payment and with everything conserved: R = 0, θ = 1."""
+    """U by round and term without payment and with everything conserved: R = 0, θ = 1.
+
+    Everybody keeps its whole first buffer. Clients that may begin with less would not, so with `trim_start`
+    this is a baseline and not an offer that can be chosen.
+    """
     total = np.full(game.num_rounds, game.clients.initial_total)
     return server_cost(game, 0.0, 1.0, total)
 
@@ -144,12 +148,15 @@ def _anticipated_cost(game: Game, competition: Competition) -> Cost:
     def cost(payment: float, rate: float, tolerance: float) -> float:
         sample = coarse if tolerance >= COARSE else fine
         start = last[0] if last else None
+        clients, trim = sample.clients, game.trim_start
         equilibrium = find_equilibrium(
-            sample.clients, sample.num_rounds, payment, rate, competition, start, tolerance
+            clients, sample.num_rounds, payment, rate, competition, start, tolerance, trim
         )
         if payment >= SMALLEST:
             last[:] = [equilibrium.total_volume]
-        return server_cost(sample, payment, rate, equilibrium.total_volume).total
+        announced = equilibrium.announced_volume
+        aged = starting_staleness(clients, payment, rate, announced, competition, trim)
+        return server_cost(sample, payment, rate, equilibrium.total_volume, aged).total
 
     return cost
 
@@ -158,14 +165,16 @@ def _believed_cost(
     game: Game, announced: Array, competition: Competition
 ) -> tuple[Callable[[float, float], float], Callable[[float, float], Array]]:
     """The server's cost, and the clients' answers, for prices at a fixed φ."""
+    believed = np.maximum(announced, 1e-9)  # with φ = 0 the price would be infinite
+    clients, trim = game.clients, game.trim_start
 
     def answer(payment: float, rate: float) -> Array:
-        # With φ = 0 the price would be infinite.
-        price, slope = price_of(payment, np.maximum(announced, 1e-9), competition)
-        return total_response(game.clients, price, slope, rate)
+        price, slope = price_of(payment, believed, competition)
+        return total_response(clients, price, slope, rate, trim_start=trim)
 
     def cost(payment: float, rate: float) -> float:
-        return server_cost(game, payment, rate, answer(payment, rate)).total
+        aged = starting_staleness(clients, payment, rate, believed, competition, trim)
+        return server_cost(game, payment, rate, answer(payment, rate), aged).total
 
     return cost, answer
 

@@ -20,6 +20,9 @@ In the mean-field game Newton's step is never longer than the residual, so a sma
 found. In the exact game this does not hold: if one client is far cheaper than all others, its response is
 close to almost any announced φ. There Newton's step must be short too. For a large population, the derivative
 is that of the compressed population.
+
+If the clients may begin with less than they have, φ(0) is an unknown like the others. D_k(0) is one more
+variable of the same potential, on a convex set, so there is still exactly one equilibrium.
 """
 
 from dataclasses import dataclass, replace
@@ -73,6 +76,28 @@ def price_of(payment: float, announced_volume: Array, competition: Competition) 
     return price, price / announced_volume if competition == "nash" else nothing
 
 
+def starting_staleness(
+    clients: Clients,
+    payment: float,
+    conservation_rate: float,
+    announced_volume: Array,
+    competition: Competition,
+    trim_start: bool,
+) -> float:
+    """The mean staleness of all samples that are held in round 0, Σ_k D_k(0)·S_k(0)/φ(0).
+
+    A client that begins with less keeps a sample of what it has, of the same staleness.
+    """
+    age = clients.initial_staleness
+    if not trim_start or (age == age[0]).all():
+        return clients.initial_mean_staleness
+    price, slope = price_of(payment, announced_volume, competition)
+    held = total_response(clients, price, slope, conservation_rate, trim_start=True)[0]
+    weighted = clients.weighted(clients.multiplicity * age)
+    aged = total_response(weighted, price, slope, conservation_rate, trim_start=True)[0]
+    return float(aged / held) if held > 0 else clients.initial_mean_staleness
+
+
 def find_equilibrium(
     clients: Clients,
     num_rounds: int,
@@ -81,6 +106,7 @@ def find_equilibrium(
     competition: Competition = "mean-field",
     start: Array | None = None,
     tolerance: float = TOLERANCE,
+    trim_start: bool = False,
 ) -> Equilibrium:
     """Solve φ = Σ_k D_k(φ) for the payment R and the conservation rate θ.
 
@@ -92,6 +118,7 @@ def find_equilibrium(
         competition: `mean-field` or `nash`.
         start: an initial guess of φ; the result does not depend on it.
         tolerance: the relative residual at which the search ends.
+        trim_start: whether a client may begin with less than its initial volume.
     """
     if competition == "nash" and clients.num_clients < 2:
         raise InputError(
@@ -100,20 +127,25 @@ def find_equilibrium(
         )
     if payment < SMALLEST:
         nothing = np.zeros(num_rounds)
-        held = total_response(clients, nothing, nothing, conservation_rate)
+        held = total_response(clients, nothing, nothing, conservation_rate, trim_start=trim_start)
         return Equilibrium(held, held, 0.0, 1, True)
     types = compress(clients, TYPES) if clients.size > 4 * TYPES else clients
     if start is None and types is not clients:
-        rough = find_equilibrium(types, num_rounds, payment, conservation_rate, competition, None, tolerance)
+        rough = find_equilibrium(
+            types, num_rounds, payment, conservation_rate, competition, None, tolerance, trim_start
+        )
         start = rough.announced_volume
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
-    guess[0] = clients.initial_total
+    guess[0] = min(guess[0], clients.initial_total) if trim_start else clients.initial_total
     with one_thread():
-        first = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        first = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance, trim_start)
         if first.converged:
             return first
         guess[1:] = total_volume(clients, payment, min(conservation_rate, 1 - 1 / num_rounds))
-        second = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance)
+        guess[0] = min(guess[1], clients.initial_total) if trim_start else clients.initial_total
+        second = _newton(
+            clients, types, payment, conservation_rate, competition, guess, tolerance, trim_start
+        )
         return second if second.residual <= first.residual else first
 
 
@@ -125,6 +157,7 @@ def _newton(
     competition: Competition,
     announced: Array,
     tolerance: float,
+    trim_start: bool,
 ) -> Equilibrium:
     num_rounds = announced.size
     has_system = num_rounds <= SYSTEM
@@ -135,7 +168,7 @@ def _newton(
         price, slope = price_of(payment, announced, competition)
         sensitivity = np.zeros((num_rounds, num_rounds)) if has_system else NOTHING
         own = sensitivity if types is clients else NOTHING
-        held = total_response(clients, price, slope, conservation_rate, own)
+        held = total_response(clients, price, slope, conservation_rate, own, trim_start)
         residual = float(np.abs(held / announced - 1).max())
         near = residual <= tolerance
         settled = near and not (exact and has_system)
@@ -153,7 +186,7 @@ def _newton(
             announced, smallest = halfway, np.inf
             continue
         if types is not clients:
-            total_response(types, price, slope, conservation_rate, sensitivity)
+            total_response(types, price, slope, conservation_rate, sensitivity, trim_start)
         newton = _newton_step(sensitivity, held, step)
         if newton is None:
             announced, smallest = halfway, np.inf

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from dufl.errors import DuflError
+from dufl.errors import DuflError, InputError
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
@@ -105,6 +105,7 @@ def negotiate(
     >>> bool(negotiated.residual < 1e-3 and abs(negotiated.server_cost / known.server_cost - 1) < 5e-3)
     True
     """
+    check_no_trimming(game)
     types, history, offer = _first_types(game.clients), [], None
     error = np.ones(game.num_rounds)  # ratio of the last answer to the one that the types predict
     for phase in range(1, max_phases + 1):
@@ -127,6 +128,13 @@ def negotiate(
         f"the negotiation did not converge within {max_phases} phases of messages: the planned volumes still "
         f"differ by {100 * residual:.2g} % from the announced ones"
     )
+
+
+def check_no_trimming(game: Game) -> None:
+    """Raise `InputError` if clients may begin with less: they negotiate with all samples that they hold."""
+    if game.trim_start:
+        rule = "false in a negotiation and on Flower, where clients begin with all samples that they hold"
+        raise InputError.of("trim_start", rule, game.trim_start, text="true")
 
 
 def _first_types(clients: Clients) -> Clients:

@@ -43,6 +43,7 @@ def outcomes(
 ) -> Array:
     """The rows of `Outcomes` for some clients, which hold `volume` and collect `collection`.
 
+    The simpler strategies begin with the same volume, also if trimmed: they differ in what they collect.
     A client that deviates alone does not change the total (mean field) or changes it (`nash`).
     """
 
@@ -50,7 +51,7 @@ def outcomes(
         own = held - volume if exact else np.zeros_like(volume)
         return client_utility(clients, payment, held, collected, total_volume[:, None] + own)
 
-    start, num_rounds = clients.initial_volume, len(volume)
+    start, num_rounds = volume[0], len(volume)
     return np.stack(
         [
             client_payment(payment, volume, total_volume).sum(axis=0),

@@ -19,7 +19,7 @@ from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
-from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of
+from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of, starting_staleness
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
 from dufl.game.parameters import Offer as Offer
@@ -104,7 +104,8 @@ class Plan:
     @cached_property
     def cost_by_term(self) -> ServerCost:
         """U by round and term."""
-        return server_cost(self.game, self.payment, self.conservation_rate, self.total_volume)
+        rate, start = self.conservation_rate, self.starting_staleness
+        return server_cost(self.game, self.payment, rate, self.total_volume, start)
 
     @cached_property
     def no_update_cost_by_term(self) -> ServerCost:
@@ -117,15 +118,23 @@ class Plan:
         return self.no_update_cost_by_term.total
 
     @cached_property
+    def starting_staleness(self) -> float:
+        """The mean staleness of all samples that are held in round 0."""
+        announced = self.equilibrium.announced_volume
+        offer = self.payment, self.conservation_rate
+        return starting_staleness(
+            self.game.clients, *offer, announced, self.competition, self.game.trim_start
+        )
+
+    @cached_property
     def mean_staleness(self) -> Array:
         """Σ_k D_k(t)·S_k(t)/φ(t)."""
-        start = self.game.clients.initial_mean_staleness
-        return staleness(self.total_volume, self.conservation_rate, start)
+        return staleness(self.total_volume, self.conservation_rate, self.starting_staleness)
 
     @cached_property
     def prediction(self) -> Prediction | None:
         """What the loss law predicts for training; None unless the law is in a unit."""
-        return predict(self.game, self.conservation_rate, self.total_volume)
+        return predict(self.game, self.conservation_rate, self.total_volume, self.starting_staleness)
 
     @cached_property
     def _trajectories(self) -> tuple[Array, Array]:
@@ -149,7 +158,7 @@ class Plan:
     def trajectories_of(self, clients: Clients) -> tuple[Array, Array]:
         """Volume and collection of some clients, as their best response to the announced total."""
         price, slope = price_of(self.payment, self.equilibrium.announced_volume, self.competition)
-        return trajectories(clients, price, slope, self.conservation_rate)
+        return trajectories(clients, price, slope, self.conservation_rate, self.game.trim_start)
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -251,9 +260,10 @@ def solve(
         competition: `mean-field` (as in the paper, a client takes φ as given) or `nash` (a client sees
             its own influence).
         algorithm1: how the paper's loop searches and stops.
-        budget: the most accurate plan whose payments over all rounds are at most this.
+        budget: the most accurate plan whose payments over all rounds are at most this. Clients may begin with
+            less than they have (`trim_start`), so that a small budget makes no client lose.
         accuracy: the cheapest plan whose predicted accuracy is at least this with 90 % confidence, or the
-            best one if there is none.
+            best one if there is none. Clients may begin with less than they have.
         point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
             whole run is worth this much money.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
@@ -282,7 +292,7 @@ def solve(
     else:
         choice, trace = leaders.stackelberg(game, competition, search), None
     plan = _plan(game, choice.payment, choice.conservation_rate, competition, method, trace)
-    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
+    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trim_start
     if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
         plan = _plan(game, 0.0, 1.0, competition, method)
     if certified:
@@ -293,7 +303,11 @@ def solve(
 
 
 def with_goal(game: Game, goal: str, value: float, competition: Competition = "mean-field") -> Game:
-    """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`."""
+    """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`.
+
+    For a budget or an accuracy the offer may be so small that first buffers cost more than they earn. There
+    clients may begin with less than they have, unless nothing can be paid.
+    """
     if goal == "point_worth":
         return game.replace(payment_weight=weight_of_a_point(game, value))
     law_of(game, goal)
@@ -305,7 +319,9 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
         if most < low:
             rule = f"at least {low * game.num_rounds:g}, for the payments of payment_range"
             raise InputError.of("budget", rule, value)
-        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)))
+        trim = game.trim_start or most > 0
+        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)), trim_start=trim)
+    game = game.replace(trim_start=True)
     found = cheapest(game, value, competition)
     rate = (found.conservation_rate, found.conservation_rate)
     return game.replace(payment_range=(found.payment, found.payment), conservation_range=rate)
@@ -365,7 +381,7 @@ def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
         chosen = clients.take(part)
         profile = plan.trajectories_of(chosen)
         rate = plan.conservation_rate
-        return examine(chosen, plan.payment, rate, total, *profile, plan.competition)
+        return examine(chosen, plan.payment, rate, total, *profile, plan.competition, plan.game.trim_start)
 
     return conclude(in_order(judge, clients.size, progress), total, plan.competition)
 
@@ -378,7 +394,9 @@ def _plan(
     method: str,
     trace: Trace | None = None,
 ) -> Plan:
-    response = find_equilibrium(game.clients, game.num_rounds, payment, conservation_rate, competition)
+    response = find_equilibrium(
+        game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trim_start
+    )
     plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
     _check_capacity(plan)
     return plan

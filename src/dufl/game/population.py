@@ -224,13 +224,22 @@ class Clients:
 
     def take(self, which: slice) -> "Clients":
         """The clients in a slice, without checking them again."""
-        part = object.__new__(Clients)
-        for name in (*COLUMNS, "multiplicity"):
-            values = np.ascontiguousarray(getattr(self, name)[which])
+        return self._unchecked({name: getattr(self, name)[which] for name in (*COLUMNS, "multiplicity")})
+
+    def weighted(self, multiplicity: Vector) -> "Clients":
+        """The same clients with other multiplicities, without checking them again."""
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return self._unchecked({**columns, "multiplicity": multiplicity})
+
+    @staticmethod
+    def _unchecked(columns: Mapping[str, Vector]) -> "Clients":
+        made = object.__new__(Clients)
+        for name, given in columns.items():
+            values = np.ascontiguousarray(given)
             values.flags.writeable = False
-            object.__setattr__(part, name, values)
-        object.__setattr__(part, "recipe", None)
-        return part
+            object.__setattr__(made, name, values)
+        object.__setattr__(made, "recipe", None)
+        return made
 
 
 def _vector(name: str, values: Values) -> Vector:

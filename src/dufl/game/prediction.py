@@ -18,7 +18,7 @@ import numpy as np
 from dufl.errors import InputError
 from dufl.game.dynamics import Array, staleness
 from dufl.game.loss import ConvergenceBound, PowerLaw
-from dufl.game.mean_field import SMALLEST, find_equilibrium
+from dufl.game.mean_field import SMALLEST, find_equilibrium, starting_staleness
 from dufl.game.parameters import Competition, Game
 
 NINETY_TWO_SIDED, NINETY_ONE_SIDED = 1.645, 1.2816  # quantiles of the normal distribution
@@ -70,13 +70,19 @@ def has_unit(law: object) -> bool:
     return isinstance(law, PowerLaw) and not isinstance(law, ConvergenceBound)
 
 
-def predict(game: Game, conservation_rate: float, total_volume: Array) -> Prediction | None:
-    """What the game's loss law predicts for an equilibrium; None if the law has no unit."""
+def predict(
+    game: Game, conservation_rate: float, total_volume: Array, starting_staleness: float | None = None
+) -> Prediction | None:
+    """What the game's loss law predicts for an equilibrium; None if the law has no unit.
+
+    `starting_staleness` is the mean staleness of what is held in round 0; by default of all that clients own.
+    """
     law = game.loss
     if not isinstance(law, PowerLaw) or isinstance(law, ConvergenceBound):
         return None
     first = int(law.measured_from * game.num_rounds)
-    aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)[first:]
+    start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
+    aged = staleness(total_volume, conservation_rate, start)[first:]
     with np.errstate(divide="ignore", over="ignore"):  # a tiny volume counts as none
         scarcity = game.clients.num_clients / total_volume[first:]
     value = float(np.mean(law(scarcity, aged)))
@@ -153,11 +159,11 @@ def _bound(game: Game, competition: Competition) -> Callable[[float, float], flo
 
     def bound(payment: float, rate: float) -> float:
         start = last[0] if last else None
-        found = find_equilibrium(
-            game.clients, game.num_rounds, payment, rate, competition, start, tolerance=1e-6
-        )
+        trim = game.trim_start
+        found = find_equilibrium(game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim)
         last[:] = [found.total_volume]
-        prediction = predict(game, rate, found.total_volume)
+        aged = starting_staleness(game.clients, payment, rate, found.announced_volume, competition, trim)
+        prediction = predict(game, rate, found.total_volume, aged)
         assert prediction is not None
         return prediction.value + NINETY_ONE_SIDED * prediction.deviation
 

@@ -61,9 +61,19 @@ def client_utility(
     return np.asarray(earned.sum(axis=0))
 
 
-def server_cost(game: Game, payment: float, conservation_rate: float, total_volume: Array) -> ServerCost:
-    """U by round and term, from the totals alone; infinite in rounds without any data."""
-    aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
+def server_cost(
+    game: Game,
+    payment: float,
+    conservation_rate: float,
+    total_volume: Array,
+    starting_staleness: float | None = None,
+) -> ServerCost:
+    """U by round and term, from the totals alone; infinite in rounds without any data.
+
+    `starting_staleness` is the mean staleness of what is held in round 0; by default of all that clients own.
+    """
+    start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
+    aged = staleness(total_volume, conservation_rate, start)
     return cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
 
 
