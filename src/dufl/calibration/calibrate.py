@@ -109,7 +109,8 @@ class Calibration:
     def _meaning(self) -> str:
         volume, age = self.effects
         least = max(SMALL, self.fit.heldout_rmse) if self.law.unit == "error" else self.fit.heldout_rmse
-        shown = f"over the range that was tried, volume changes the {self.law.unit} by {volume:.3g} and age by {age:.3g}"
+        both = f"volume changes the {self.law.unit} by {volume:.3g} and age by {age:.3g}"
+        shown = f"over the range that was tried, {both}"
         if age < least and volume < least:
             return f"Neither matters much: keep everything and pay little ({shown})."
         if age < least:
@@ -125,7 +126,7 @@ class Calibration:
         low, high = 1 / scarcity.max(), 1 / scarcity.min()
         return (
             f"It holds for {low:,.0f} to {high:,.0f} samples per client and a mean age of "
-            f"{staleness.min():.1f} to {staleness.max():.1f} rounds, and as long as the data drift as they did."
+            f"{staleness.min():.1f} to {staleness.max():.1f} rounds, and as long as the data drift as before."
         )
 
     def calibrated(self) -> Experiment:
@@ -165,6 +166,7 @@ class Calibration:
             "rmse_heldout": self.fit.heldout_rmse,
             "trusted": self.trusted,
             "verdict": self.verdict,
+            "intervals": {name: list(ends) for name, ends in self.fit.intervals.items()},
             "effect_of_volume": self.effects[0],
             "effect_of_age": self.effects[1],
             "candidates": [

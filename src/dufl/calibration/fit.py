@@ -9,8 +9,8 @@ The candidates are nested. Each is judged by its error on offers that were left 
 one whose error is within one standard error of the least is chosen: a term that does not predict is left out.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 VOLUME, STALENESS, FLOW = "volume", "staleness", "flow"
 BOUNDS = {VOLUME: (0.05, 2.0), STALENESS: (0.25, 12.0), FLOW: (0.05, 2.0)}
 STARTS = {VOLUME: (0.2, 0.5, 1.0), STALENESS: (1.0, 4.0), FLOW: (0.3, 1.0)}
-SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
+SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 80}
 HUBER = 1.35
 BOOTSTRAP = 100
 LEAST = 6  # measurements
@@ -68,6 +68,7 @@ class Fit:
         heldout_se: the standard error of the squared held-out error, as an error.
         r2: on the measurements it was fitted to.
         heldout_r2: on offers that were left out.
+        intervals: the 95 % intervals of the parameters; empty for candidates that were not chosen.
     """
 
     form: Form
@@ -77,13 +78,21 @@ class Fit:
     heldout_se: float
     r2: float
     heldout_r2: float
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def fit_form(form: Form, scarcity: Array, staleness: Array, value: Array, unit: Unit = "error") -> PowerLaw:
-    """The law of one form that is closest to the measurements."""
+def fit_form(
+    form: Form,
+    scarcity: Array,
+    staleness: Array,
+    value: Array,
+    unit: Unit = "error",
+    near: PowerLaw | None = None,
+) -> PowerLaw:
+    """The law of one form that is closest to the measurements; searched only near a law, if one is given."""
     bases = {VOLUME: scarcity, STALENESS: staleness / AGE, FLOW: scarcity * staleness}
     used = [bases[term] for term in form.terms]
-    exponents = _search(form, used, value) if form.free and form.terms else [1.0] * len(used)
+    exponents = _search(form, used, value, near) if form.free and form.terms else [1.0] * len(used)
     weights = _weights(used, exponents, value)[0]
     parameters: dict[str, Any] = {"floor": float(weights[0])}
     for term, weight, exponent in zip(form.terms, weights[1:], exponents, strict=True):
@@ -91,7 +100,7 @@ def fit_form(form: Form, scarcity: Array, staleness: Array, value: Array, unit: 
     return PowerLaw(unit=unit, **parameters)
 
 
-def _search(form: Form, bases: Sequence[Array], value: Array) -> list[float]:
+def _search(form: Form, bases: Sequence[Array], value: Array, near: PowerLaw | None) -> list[float]:
     """The exponents with the least loss, from several starts."""
     from scipy.optimize import minimize
 
@@ -102,7 +111,8 @@ def _search(form: Form, bases: Sequence[Array], value: Array) -> list[float]:
         return _weights(bases, np.exp(np.clip(logs, lows, highs)), value)[1]
 
     best = None
-    for start in product(*(STARTS[term] for term in form.terms)):
+    starts = product(*(STARTS[term] for term in form.terms))
+    for start in starts if near is None else [[getattr(near, f"{term}_exponent") for term in form.terms]]:
         found = minimize(
             loss, np.log(start), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
         )
@@ -123,7 +133,7 @@ def _weights(bases: Sequence[Array], exponents: Sequence[float] | Array, value: 
         root = np.sqrt(counted)
         weights = nnls(root[:, None] * matrix / scale, root * value)[0] / scale
         residual = value - matrix @ weights
-        spread = max(1.4826 * float(np.median(np.abs(residual))), 1e-9)
+        spread = max(1.4826 * float(np.sort(np.abs(residual))[len(residual) // 2]), 1e-9)
         counted = np.minimum(1.0, HUBER * spread / np.maximum(np.abs(residual), 1e-300))
     return weights, float(np.sum(counted * residual**2))
 
@@ -139,7 +149,7 @@ def judge(form: Form, measurements: Sequence[Measurement], unit: Unit) -> Fit:
         if out.all():
             missed[out] = value[out] - value.mean()
             continue
-        other = fit_form(form, scarcity[~out], staleness[~out], value[~out], unit)
+        other = fit_form(form, scarcity[~out], staleness[~out], value[~out], unit, near=law)
         missed[out] = value[out] - other(scarcity[out], staleness[out])
     spread = float(np.mean((value - value.mean()) ** 2))
     squares = missed**2
@@ -175,29 +185,46 @@ def fit_laws(
         raise InputError.of("pilots", f"at least {LEAST} measurements", len(measurements))
     fits = [judge(form, measurements, unit) for form in FORMS if form.size < len(measurements)]
     chosen = choose(fits)
-    law = with_uncertainty(chosen, measurements, seed)
-    return Fit(**{**vars(chosen), "law": law}), fits
+    law = chosen.law.replace(covariance=covariance(chosen, measurements), noise=chosen.heldout_rmse)
+    return replace(chosen, law=law, intervals=intervals(chosen, measurements, seed)), fits
 
 
-def with_uncertainty(fit: Fit, measurements: Sequence[Measurement], seed: int = 0) -> PowerLaw:
-    """The law with the covariance of its parameters, by bootstrapping the residuals."""
+def free_parameters(form: Form) -> list[int]:
+    """The positions of the parameters that a form fits."""
+    names = ["floor", *(f"{t}_weight" for t in form.terms)]
+    names += [f"{term}_exponent" for term in form.terms] if form.free else []
+    return [PARAMETERS.index(name) for name in names]
+
+
+def covariance(fit: Fit, measurements: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:
+    """The covariance of the parameters to first order: s²·(JᵀJ)⁻¹, with J the gradients at the trainings.
+
+    Parameters that the trainings do not tell apart have large, opposite entries. They cancel in predictions
+    between the trainings, where the gradients are spanned by J.
+    """
     scarcity, staleness, value = columns(measurements)
-    drawn = bootstrap(fit, scarcity, staleness, value, seed)
-    covariance = np.cov(drawn.T, ddof=1)
-    matrix = tuple(tuple(float(number) for number in row) for row in covariance)
-    return fit.law.replace(covariance=matrix, noise=fit.heldout_rmse)
+    free = free_parameters(fit.form)
+    rows = fit.law.gradient(scarcity, staleness)[free].T
+    size = np.maximum(np.linalg.norm(rows, axis=0), 1e-12)
+    residual = value - fit.law(scarcity, staleness)
+    variance = float(residual @ residual) / max(len(value) - len(free), 1)
+    inner = np.linalg.pinv((rows / size).T @ (rows / size), rcond=1e-8, hermitian=True)
+    whole = np.zeros((len(PARAMETERS), len(PARAMETERS)))
+    whole[np.ix_(free, free)] = variance * inner / np.outer(size, size)
+    return tuple(tuple(float(number) for number in row) for row in whole)
 
 
-def bootstrap(fit: Fit, scarcity: Array, staleness: Array, value: Array, seed: int = 0) -> Array:
-    """Parameters of laws fitted to resampled residuals; of shape (draws, 7)."""
+def intervals(fit: Fit, measurements: Sequence[Measurement], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """The 95 % intervals of the parameters, by fitting the form to resampled residuals."""
+    scarcity, staleness, value = columns(measurements)
     generator = np.random.default_rng([seed, 11])
     fitted = np.asarray(fit.law(scarcity, staleness)) * np.ones_like(value)
-    freedom = max(len(value) - fit.form.size, 1)
-    residual = (value - fitted) * np.sqrt(len(value) / freedom)
-    residual = residual - residual.mean()
+    residual = (value - fitted) * np.sqrt(len(value) / max(len(value) - fit.form.size, 1))
     rows = []
     for _ in range(BOOTSTRAP):
-        resampled = fitted + generator.choice(residual, len(residual))
-        law = fit_form(fit.form, scarcity, staleness, resampled, fit.law.unit)
-        rows.append([getattr(law, name) for name in PARAMETERS])
-    return np.array(rows)
+        resampled = fitted + generator.choice(residual - residual.mean(), len(residual))
+        law = fit_form(fit.form, scarcity, staleness, resampled, fit.law.unit, near=fit.law)
+        rows.append(law.parameters)
+    low, high = np.quantile(rows, (0.025, 0.975), axis=0)
+    free = free_parameters(fit.form)
+    return {PARAMETERS[i]: (float(low[i]), float(high[i])) for i in free}

@@ -61,12 +61,8 @@ COMPARISON = Kind("comparison", ("comparison.*", REPORT))
 CALIBRATION = Kind(
     "calibration",
     (
-        "calibrated.toml",
-        "clients.csv",
-        "calibration.json",
-        "calibration.png",
-        "calibration.svg",
-        "calibration.pdf",
+        *("calibrated.toml", "clients.csv", "calibration.json"),
+        *("calibration.png", "calibration.svg", "calibration.pdf"),
     ),
 )
 SWEEP = Kind("sweep", ("sweep.csv", "sweep.png", "sweep.svg", "sweep.pdf"))

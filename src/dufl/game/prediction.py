@@ -60,8 +60,8 @@ class Prediction:
         """The prediction in plain numbers: an accuracy, or a loss, with its 90 % interval."""
         low, high = self.interval
         if self.unit == "error":
-            name, ends = "accuracy", (1 - high, 1 - low)
-            return {f"predicted_{name}": self.accuracy, "predicted_low": ends[0], "predicted_high": ends[1]}
+            low, high = max(low, 0.0), min(high, 1.0)
+            return {"predicted_accuracy": self.accuracy, "predicted_low": 1 - high, "predicted_high": 1 - low}
         return {f"predicted_{self.unit}": self.value, "predicted_low": low, "predicted_high": high}
 
 

@@ -1,0 +1,129 @@
+"""Calibration: known laws are recovered, the verdict is honest, pilots are resumed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dufl
+from dufl.calibration.calibrate import Calibration, calibrate
+from dufl.calibration.fit import Fit, fit_laws
+from dufl.calibration.measurements import Measurement
+from dufl.calibration.pilots import Candidate, candidates, informative
+from dufl.game.loss import PowerLaw
+
+TRUE = PowerLaw(
+    floor=0.12, volume_weight=0.33, volume_exponent=0.3, staleness_weight=0.02, staleness_exponent=1.5
+)
+
+
+@pytest.fixture(scope="module")
+def tried() -> list[Candidate]:
+    """Sixteen offers of the default game, with what they lead to."""
+    every = {c.offer: c for c in candidates(dufl.Game(), 0.6)}
+    return [every[offer] for offer in informative(dufl.Game(), 16, 0.6)]
+
+
+def synthetic(tried: list[Candidate], value: Any, noise: float, seed: int) -> list[Measurement]:
+    """Trainings that follow a known function of scarcity and staleness."""
+    generator = np.random.default_rng(seed)
+    return [
+        Measurement(
+            c.offer.payment,
+            c.offer.conservation_rate,
+            i % 4,
+            c.scarcity,
+            c.staleness,
+            float(value(c.scarcity, c.staleness)) + noise * generator.standard_normal(),
+            0.0,
+        )
+        for i, c in enumerate(tried)
+    ]
+
+
+def calibration_of(measurements: list[Measurement]) -> Calibration:
+    fit, every = fit_laws(measurements)
+    return Calibration(fit.law, fit, tuple(every), tuple(measurements))
+
+
+def covered(fit: Fit, law: PowerLaw) -> bool:
+    """Whether the exponents of the law are in their intervals."""
+    names = ("volume_exponent", "staleness_exponent")
+    return all(
+        name in fit.intervals and fit.intervals[name][0] <= getattr(law, name) <= fit.intervals[name][1]
+        for name in names
+    )
+
+
+def test_pilots_are_spread_over_volumes_and_ages(tried: list[Candidate]) -> None:
+    ages, volumes = [c.staleness for c in tried], [1 / c.scarcity for c in tried]
+    assert max(ages) / min(ages) > 20
+    assert max(volumes) / min(volumes) > 20
+    assert len({c.offer for c in tried}) >= 14
+
+
+def test_a_known_law_is_found(tried: list[Candidate]) -> None:
+    fit, _ = fit_laws(synthetic(tried, TRUE, 0.002, seed=0))
+    assert fit.form.name == "volume and staleness"
+    assert fit.heldout_r2 > 0.97
+    assert covered(fit, TRUE)
+    assert fit.law.volume_exponent == pytest.approx(0.3, abs=0.1)
+    for c in tried:
+        assert fit.law(c.scarcity, c.staleness) == pytest.approx(TRUE(c.scarcity, c.staleness), abs=0.006)
+        assert fit.law.deviation(c.scarcity, c.staleness) < 0.01
+
+
+@pytest.mark.slow
+def test_a_known_law_is_recovered_in_its_interval_in_ninety_of_a_hundred(tried: list[Candidate]) -> None:
+    found = [covered(fit_laws(synthetic(tried, TRUE, 0.002, seed))[0], TRUE) for seed in range(100)]
+    assert sum(found) >= 90
+
+
+def test_the_verdict_when_age_does_not_matter(tried: list[Candidate]) -> None:
+    law = PowerLaw(floor=0.1, volume_weight=0.5, volume_exponent=0.4)
+    found = calibration_of(synthetic(tried, law, 0.002, seed=1))
+    assert "Age does not matter here: keep everything and pay little" in found.verdict
+    assert found.trusted
+
+
+def test_the_verdict_when_age_decides(tried: list[Candidate]) -> None:
+    law = PowerLaw(floor=0.3, volume_weight=0.05, volume_exponent=0.5, staleness_weight=0.15)
+    found = calibration_of(synthetic(tried, law, 0.002, seed=2))
+    assert "keep little" in found.verdict
+
+
+def test_what_no_form_describes_is_not_to_be_trusted(tried: list[Candidate]) -> None:
+    """Recurring drift: data of the last season is useless, and that of the season before is not."""
+    found = calibration_of(
+        synthetic(tried, lambda x, s: 0.3 + 0.15 * np.sin(1.3 * s + 40 * x), 0.002, seed=3)
+    )
+    assert not found.trusted
+    assert "do not plan with it" in found.verdict
+
+
+def test_pilots_are_trained_once_and_their_law_is_planned_with(tmp_path: Path) -> None:
+    game = dufl.Game(clients=dufl.Clients.draw(4, initial_volume=200.0), num_rounds=20)
+    experiment = dufl.Experiment(game=game, training=dufl.Training(local_epochs=1, learning_rate=0.1))
+    first = calibrate(experiment, pilots=8, out=tmp_path / "pilots")
+    assert first is not None
+    rounds: list[int] = []
+    again = calibrate(
+        experiment,
+        pilots=8,
+        out=tmp_path / "pilots",
+        on_pilot=lambda _i, _o, record: rounds.append(record.round),
+    )
+    assert again is not None
+    assert again.law == first.law
+    calibrated = first.calibrated()
+    assert calibrated.game.conservation_range[1] == max(m.conservation_rate for m in first.measurements)
+    plan = dufl.solve(calibrated.game, budget=100.0)
+    assert plan.prediction is not None
+    assert 0 < plan.prediction.accuracy < 1
+
+
+def test_a_callback_stops_the_pilots() -> None:
+    game = dufl.Game(clients=dufl.Clients.draw(4, initial_volume=200.0), num_rounds=10)
+    experiment = dufl.Experiment(game=game, training=dufl.Training(local_epochs=1))
+    assert calibrate(experiment, pilots=8, callbacks=[lambda _: dufl.Action.PAUSE]) is None
