@@ -316,7 +316,7 @@ def test_choices_are_read_from_any_configuration() -> None:
 
 def test_the_frontier_of_a_calibrated_law() -> None:
     loss = {"floor": 0.1, "volume_weight": 0.3, "volume_exponent": 0.5, "noise": 0.01}
-    game = {"num_rounds": 12, "loss": loss, "payment_weight": 1e-5}
+    game = {"num_rounds": 12, "loss": loss, "payment_weight": 1e-5, "conservation_range": [0.0, 0.9]}
     request = request_for(tomli_w.dumps({"game": game, "clients": {"count": 5}}))
     frontier, paper = frontier_around(request), paper_plan(request)
     assert frontier is not None
