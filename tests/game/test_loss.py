@@ -120,3 +120,12 @@ def test_bad_laws_are_refused(table: object, field: str) -> None:
     with pytest.raises(InputError) as caught:
         dufl.Game(loss=table)
     assert field in (caught.value.field or "")
+
+
+def test_data_older_than_any_that_was_tried_is_avoided() -> None:
+    """A law without a term of age would let data grow old for ever, where nobody has looked."""
+    blind = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.3)
+    game = SMALL.replace(payment_weight=0.5)
+    careless, careful = (dufl.solve(game.replace(loss=law)) for law in (blind, blind.replace(oldest=8.0)))
+    assert careless.mean_staleness.max() > 20
+    assert careful.mean_staleness.mean() < 12

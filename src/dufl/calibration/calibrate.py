@@ -37,6 +37,7 @@ from dufl.learning.federation import Record
 PILOTS = 16
 SEEDS = 4  # that pilots take in turn, so that the law predicts other seeds too
 GOOD, FAIR = 0.8, 0.5  # held-out R²
+MARGIN = 1.1  # of the largest staleness that was tried
 SMALL = 0.01  # an effect that does not matter: one point of accuracy
 OnPilot = Callable[[int, Offer, Record], None]
 
@@ -252,7 +253,8 @@ def fit_runs(
     """The calibration from runs that exist."""
     measured = tuple(measure(run, metric) for run in runs)
     fit, candidates = fit_laws(measured, metric)
-    law = fit.law.replace(measured_from=left_out(runs[0]))
+    oldest = MARGIN * max(m.staleness for m in measured)
+    law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest)
     recorded = runs[0].records[-1].period is not None
     return Calibration(law, fit, tuple(candidates), measured, experiment, recorded)
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.errors import InputError
-from dufl.inputs import Inputs, NonNegative, Number, must_be
+from dufl.inputs import Inputs, NonNegative, Number, Positive, must_be
 
 Array = npt.NDArray[np.float64]
 Unit = Literal["error", "loss", "rmse"]
@@ -59,6 +59,8 @@ class PowerLaw(Inputs):
         unit: what the loss is: "error" (1 − accuracy), "loss" or "rmse".
         covariance: of the parameters in the order above; None if their uncertainty is not known.
         noise: the standard deviation of a measurement around the law, in the unit of the law.
+        oldest: the largest staleness that was tried. Older data may be useless: beyond it, the loss rises by
+            1 whenever the staleness rises by this much. None if the law holds for any age.
         measured_from: the share of the rounds after which it was measured; predictions are means over the
             rounds after it.
 
@@ -77,6 +79,7 @@ class PowerLaw(Inputs):
     unit: Unit = "error"
     covariance: Covariance | None = None
     noise: NonNegative = 0.0
+    oldest: Positive | None = None
     measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
 
     @property
@@ -92,6 +95,8 @@ class PowerLaw(Inputs):
             if self.flow_weight:
                 little = little + self.flow_weight * (x * s) ** self.flow_exponent
             old = self.staleness_weight * (s / AGE) ** self.staleness_exponent
+            if self.oldest is not None:
+                old = old + np.maximum(s / self.oldest - 1, 0.0)
         return np.where(np.isinf(x), np.inf, little), np.asarray(old)
 
     def __call__(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Any:
