@@ -21,6 +21,7 @@ PAPER_MAP = ROOT / "docs" / "paper-map.md"
 PUBLIC = [
     "Action",
     "Algorithm1Options",
+    "Calibration",
     "Callback",
     "CapacityError",
     "Cell",
@@ -47,6 +48,7 @@ PUBLIC = [
     "Plan",
     "Planned",
     "PluginError",
+    "PowerLaw",
     "Record",
     "Recording",
     "Run",
@@ -56,6 +58,7 @@ PUBLIC = [
     "Uniform",
     "Update",
     "best_response",
+    "calibrate",
     "certify",
     "certify_profile",
     "compare",

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dufl.calibration.calibrate import Calibration, calibrate
     from dufl.data.client_data import Period
     from dufl.data.datasets import Dataset, load_recording
     from dufl.data.recording import Recording
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
     from dufl.game.leader import Algorithm1Options
+    from dufl.game.loss import PowerLaw
     from dufl.game.parameters import Game, convergence_weights
     from dufl.game.plan import Offer, Plan, certify, equilibrium, solve
     from dufl.game.population import Clients, LogNormal, Uniform
@@ -67,6 +69,7 @@ if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os
 _HOMES = {
     "Action": "dufl.experiment.callbacks",
     "Algorithm1Options": "dufl.game.leader",
+    "Calibration": "dufl.calibration.calibrate",
     "Callback": "dufl.experiment.callbacks",
     "CapacityError": "dufl.errors",
     "Cell": "dufl.experiment.compare",
@@ -92,6 +95,7 @@ _HOMES = {
     "Plan": "dufl.game.plan",
     "Planned": "dufl.learning.policies",
     "PluginError": "dufl.errors",
+    "PowerLaw": "dufl.game.loss",
     "Period": "dufl.data.client_data",
     "Record": "dufl.learning.federation",
     "Recording": "dufl.data.recording",
@@ -102,6 +106,7 @@ _HOMES = {
     "Uniform": "dufl.game.population",
     "Update": "dufl.learning.algorithm",
     "best_response": "dufl.game.client",
+    "calibrate": "dufl.calibration.calibrate",
     "certify": "dufl.game.plan",
     "certify_profile": "dufl.game.certificate",
     "compare": "dufl.experiment.compare",
@@ -117,6 +122,7 @@ _HOMES = {
 __all__ = [
     "Action",
     "Algorithm1Options",
+    "Calibration",
     "Callback",
     "CapacityError",
     "Cell",
@@ -143,6 +149,7 @@ __all__ = [
     "Plan",
     "Planned",
     "PluginError",
+    "PowerLaw",
     "Record",
     "Recording",
     "Run",
@@ -152,6 +159,7 @@ __all__ = [
     "Uniform",
     "Update",
     "best_response",
+    "calibrate",
     "certify",
     "certify_profile",
     "compare",

@@ -55,11 +55,15 @@ def calibrate(
     """Train at a few offers and fit the law by which volume and age change the error.
 
     With --out, the trainings are kept and not repeated, and the directory gets calibrated.toml, with which
-    `dufl plan` plans in accuracy and money. With directories of runs, nothing is trained.
+    `dufl plan` plans in accuracy and money. With directories of runs, nothing is trained. `dufl calibrate
+    costs LOG.csv` fits a client's costs to lines of (collected, held, cost).
     """
     from dufl.experiment.files import to_json
 
     allow_imports(plugins)
+    if sources and str(sources[0]) == "costs":
+        _costs(sources[1:], json)
+        return
     runs = [source for source in sources or [] if source.is_dir()]
     if runs and len(runs) < len(sources or []):
         raise InputError.of("sources", "one file, or only run directories", "both")
@@ -77,6 +81,23 @@ def calibrate(
     if written:
         output.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
         output.print(f"next: dufl plan {written[0]} --accuracy 0.9, or --budget 1000, or --point-worth 50")
+
+
+def _costs(files: list[Path], json: bool) -> None:
+    """`dufl calibrate costs LOG.csv`: a client's own costs from a log."""
+    from dufl.calibration.costs import fit_costs
+    from dufl.experiment.files import to_json
+
+    if len(files) != 1:
+        raise InputError.of("costs", "followed by one CSV file", len(files), text=f"{len(files)} files")
+    found = fit_costs(files[0])
+    if json:
+        typer.echo(to_json(found.summary()), nl=False)
+        return
+    typer.echo(found.to_toml(), nl=False)
+    for name, (low, high) in found.quadratic.intervals.items():
+        typer.echo(f"# {name}: 90 % interval {low:.4g} to {high:.4g}")
+    typer.echo(f"# R² {found.quadratic.r2:.3f}, {found.rows:,} rows. {found.ignored}".rstrip())
 
 
 def _from_runs(places: list[Path], metric: Metric | None) -> "Calibration":
