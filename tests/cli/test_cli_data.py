@@ -204,7 +204,7 @@ def test_show_of_one_s_own(data_command: Any, tmp_path: Path) -> None:
         (("digits", "--label", "y"), "--label must be left out for digits"),
         (("digits", "--task", "regression"), "--task must be classification, because the labels of digits"),
         (("weather", "--time", "day"), "--time must be left out for weather"),
-        (("weather", "--task", "regression"), "--task must be classification, because the labels of weather"),
+        (("weather", "--task", "regression"), "task must be 'classification' for weather"),
         (("weather", "--task", "ranking"), "--task must be classification or regression"),
         (("weather", "--periods", "1"), "--periods must be from 2 to 100, got 1"),
         (("weather", "--out", "weather.pdf"), "--out must be a .png"),
