@@ -54,7 +54,9 @@ broker:
 
 # The rooms whose coverage has a floor; see [tool.coverage] in pyproject.toml.
 MEASURED := tests/game tests/data tests/experiment
-test: lint docs browser broker
+# The tests execute the notebooks, so the site is built without executing them once more.
+test: $(VENV)/.dev
+	DUFL_DOCS_EXECUTE=0 $(MAKE) --jobs=2 --output-sync lint docs browser broker
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --cov --cov-report=term $(MEASURED)
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(MEASURED:%=--ignore=%)
 

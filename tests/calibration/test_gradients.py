@@ -92,6 +92,7 @@ def on_digits(sensitivity: float, **training: Any) -> GradientNoise:
     return measure_gradients(digits(sensitivity, **training), clients=4, draws=3)
 
 
+@pytest.mark.slow
 def test_data_that_do_not_age_have_no_sigma() -> None:
     still, ageing = on_digits(0.0), on_digits(1.25)
     assert still.sigma**2 < 0.05 * ageing.sigma**2

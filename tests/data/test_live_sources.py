@@ -479,7 +479,12 @@ def test_a_message_published_twice_is_one_sample(tmp_path: Path) -> None:
 
 @needs_mosquitto
 @pytest.mark.parametrize(
-    ("number", "named"), [(signal.SIGTERM, True), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+    ("number", "named"),
+    [
+        (signal.SIGTERM, True),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
+    ],
 )
 def test_rounds_go_on_without_the_broker(tmp_path: Path, number: int, named: bool) -> None:
     """With a broker that saves its sessions nothing is lost; with ids, nothing comes twice in any case."""

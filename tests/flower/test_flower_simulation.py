@@ -44,7 +44,7 @@ def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
         assert set(ledger.rounds().values()) == {round(100 * records[0].payment)}
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("task", ["classification", pytest.param("regression", marks=pytest.mark.slow)])
 def test_recorded_data_is_the_same_as_in_dufl_train(tmp_path: Path, task: str) -> None:
     recording = linear(600)[0] if task == "regression" else hyperplane(600, turns=0.3)
     path = tmp_path / "mine.npz"

@@ -450,7 +450,9 @@ def test_tensorboard(tmp_path: Path, file: Path) -> None:
 
 
 @needs_chromium
-@pytest.mark.parametrize("which", ["weather", "dated", "regressions"])
+@pytest.mark.parametrize(
+    "which", ["weather", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dated", "regressions"))]
+)
 def test_the_page_in_a_browser(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     page = write_report([request.getfixturevalue(which)], tmp_path / "r.html").path
     charts = Page(page.read_text(encoding="utf-8")).charts
