@@ -60,7 +60,7 @@ def test_scaling_all_money_changes_nothing_but_money(competition: Competition) -
     np.testing.assert_allclose(7 * one.outcomes.utility, two.outcomes.utility, rtol=1e-6)
 
 
-def test_it_maximises_the_potential() -> None:
+def test_it_maximizes_the_potential() -> None:
     """Φ = R·Σ log φ − Σ costs is larger at the equilibrium than at any other profile tried."""
     game = Game(num_rounds=30)
     plan = equilibrium(game, payment=80.0, conservation_rate=0.5)

@@ -164,7 +164,7 @@ def test_independent_of_the_start(competition: Competition) -> None:
         np.testing.assert_allclose(found[2], found[0], rtol=1e-7)
 
 
-def test_it_maximises_the_potential() -> None:
+def test_it_maximizes_the_potential() -> None:
     """Φ = R·Σ log φ − Σ costs, with D(0) among the variables."""
     game = trimmed(Game(num_rounds=30))
     owned = game.clients.initial_volume

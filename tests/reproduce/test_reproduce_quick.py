@@ -15,9 +15,9 @@ from real_data import REAL
 DIGITS_ONLY = {  # what the paper's claims do not come to on 1,797 small digits; docs/reproduction.md says why
     "the server's cost is lowest at (R, θ)*",
     "a θ that is too small or too large gives a lower accuracy",
-    "σ = 0.75: for the money of Algorithm 1, anticipating is no less accurate, within 0.5 points",
+    "σ = 0.75: for the money of Algorithm 1, the Stackelberg leader is no less accurate, within 0.5 points",
 }
-NEVER = {"φ comes to rest with the plain update", "a larger θ collects more early"}
+NEVER = {"φ converges with the plain update", "a larger θ collects more early"}
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """A client's exact best response to a price, and two simpler strategies for comparison.
 
-Proposition 1. Paid p(t) for every sample it holds in round t, a client maximises the concave
+Proposition 1. Paid p(t) for every sample it holds in round t, a client maximizes the concave
 
     Σ_t [ p(t)·D(t) − α·Δ(t)² − β·D(t)² ],    D(t+1) = θ·D(t) + Δ(t),  Δ(t) ≥ 0,
 

@@ -65,7 +65,7 @@ class LightCNN(nn.Sequential):
         channels, height, width = _image_shape(shape, "cnn")
         positions = ((height + 1) // 2 // 2) * ((width + 1) // 2 // 2)
         super().__init__(
-            Standardise(),
+            Standardize(),
             *_normalized(channels, 32, 5, stride=2),
             nn.ReLU(),
             *_normalized(32, 64, 3),
@@ -76,7 +76,7 @@ class LightCNN(nn.Sequential):
         )
 
 
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """Scales every image to mean 0 and standard deviation 1; a constant image becomes zero."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class ResNet18(nn.Sequential):
             blocks += [Residual(channels_in, width, stride), Residual(width, width, 1)]
             channels_in = width
         super().__init__(
-            Standardise(),
+            Standardize(),
             _conv(channels, 64, 7, 2) if coarse else _conv(channels, 64, 3, 1),
             nn.GroupNorm(2, 64),
             nn.ReLU(),

@@ -82,17 +82,17 @@ def _claims(
             f"after {when['damped']} at the latest, within 1 % and 0.01",
         ),
         Finding(
-            "φ comes to rest with the plain update",
+            "φ converges with the plain update",
             rest["plain"] < 0.01,
             f"in the last iteration φ still changes by {100 * rest['plain']:.2g} %",
         ),
         Finding(
-            "φ comes to rest with the damped update",
+            "φ converges with the damped update",
             rest["damped"] < 0.01,
             f"in the last iteration φ changes by {100 * rest['damped']:.2g} %",
         ),
         Finding(
-            "Bayesian search ends as well as direct search",
+            "Bayesian search is as good as direct search",
             gap < 0.02,
             f"the server's costs differ by {100 * gap:.2g} % at most",
         ),

@@ -67,7 +67,7 @@ def cost_note(game: Game, payment: float) -> str:
     costs = [equilibrium(game, payment=payment, conservation_rate=rate).server_cost for rate in rates]
     least = int(np.argmin(costs))
     return (
-        f"Where is the cost lowest at R* = {payment:.2f}, with the clients' true answers to every θ? At θ = "
+        f"Where is the cost lowest at R* = {payment:.2f}, with the clients' true responses to every θ? At θ = "
         f"{rates[least]:.2f}, in the model alone and without any training. Algorithm 1 chooses θ with φ held "
         "fixed: it does not see that clients collect less when more is kept, and keeps too much."
     )
@@ -98,10 +98,10 @@ def ageing_note(
         for noise in NOISES
     )
     return (
-        "When does a large θ make the model worse? It means more data, and older data; how much the age "
-        "hurts is for `data.noise_scale` to say, which the paper does not print. Accuracy of logistic "
+        "When does a large θ make the model worse? A large θ gives more data, and older data. How much age "
+        "hurts depends on `data.noise_scale`, which the paper does not state. Accuracy of logistic "
         f"regression on {dataset} at θ = {RATES[0]}, θ*, {RATES[1]} and {RATES[2]}, by `noise_scale` "
-        f"(0.5 is what brings Table 1 about): {results}."
+        f"(0.5 reproduces Table 1): {results}."
     )
 
 

@@ -77,14 +77,14 @@ def early_note() -> str:
     )
     rising = [volume for volume, values in first.items() if _rises(values)]
     holds = (
-        f"With {' and '.join(f'{volume:,}' for volume in rising)} samples it is so in the first round."
+        f"With {' and '.join(f'{volume:,}' for volume in rising)} samples, the claim holds in the first round."
         if rising
-        else "With none of these is it so."
+        else "With none of these does the claim hold."
     )
     return (
-        "Does a larger θ collect more early? It makes a sample last, which is a reason to collect more, but "
-        "also keeps more of the first buffer, which is a reason to collect less. Mean Δ(0) at θ = 0.12, θ*, "
-        f"0.82 and 0.92, for clients that begin with {results}. {holds}"
+        "Does a larger θ collect more early? A larger θ lets a sample serve longer, which is a reason to "
+        "collect more. It also keeps more of the first buffer, which is a reason to collect less. Mean Δ(0) "
+        f"at θ = 0.12, θ*, 0.82 and 0.92, for clients that begin with {results}. {holds}"
     )
 
 
@@ -119,7 +119,7 @@ def judge(means: dict[str, Any]) -> list[tuple[str, bool, str]]:
             np.ptp(aged_payment) < 0.25 * np.ptp(aged),
             _numbers("mean S from round 10", aged_payment),
         ),
-        ("Δ goes to 0 before the end", max(ends) < 1e-9, f"in the last round {max(ends):.1g} of the most"),
+        ("Δ goes to 0 before the end", max(ends) < 1e-9, f"in the last round {max(ends):.1g} of its maximum"),
     ]
 
 

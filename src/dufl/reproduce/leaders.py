@@ -96,23 +96,23 @@ def judge(rows: list[dict[str, Any]]) -> list[Finding]:
         lost = old["accuracy"] - new["accuracy"]
         claims += [
             Finding(
-                f"σ = {sigma}: anticipating pays less and costs less",
+                f"σ = {sigma}: the Stackelberg leader pays less and costs less",
                 saved > 0 and new["server_cost"] < old["server_cost"],
                 f"{100 * saved:.0f} % less payment; cost {new['server_cost']:.3f}, not "
                 f"{old['server_cost']:.3f}",
             ),
             Finding(
-                f"σ = {sigma}: that takes at most {LITTLE:g} points of accuracy",
+                f"σ = {sigma}: this loses at most {LITTLE:g} points of accuracy",
                 lost <= LITTLE,
                 f"{new['accuracy']:.1f} %, not {old['accuracy']:.1f} %: {lost:.1f} points",
             ),
         ]
-        for payer, name in (("algorithm1", "Algorithm 1"), ("stackelberg", "the anticipating leader")):
+        for payer, name in (("algorithm1", "Algorithm 1"), ("stackelberg", "the Stackelberg leader")):
             one, two = by[sigma, "algorithm1", payer], by[sigma, "stackelberg", payer]
             gain = two["accuracy"] - one["accuracy"]
             claims.append(
                 Finding(
-                    f"σ = {sigma}: for the money of {name}, anticipating is no less accurate, "
+                    f"σ = {sigma}: for the money of {name}, the Stackelberg leader is no less accurate, "
                     f"within {EQUAL} points",
                     gain >= -EQUAL,
                     f"{two['accuracy']:.1f} % at θ = {two['conservation_rate']:.2f}, Algorithm 1 "

@@ -1,6 +1,6 @@
 """Recordings from Python objects: arrays, data frames, Hugging Face datasets and PyTorch datasets.
 
-The objects are recognised by their methods. None of these libraries is imported.
+The objects are recognized by their methods. None of these libraries is imported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
