@@ -77,7 +77,7 @@ def early_note() -> str:
     )
     rising = [volume for volume, values in first.items() if _rises(values)]
     holds = (
-        f"With {' and '.join(f'{volume:,}' for volume in rising)} samples, the claim holds in the first round."
+        f"With {' and '.join(f'{volume:,}' for volume in rising)} samples, it holds in the first round."
         if rising
         else "With none of these does the claim hold."
     )
