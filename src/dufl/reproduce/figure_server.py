@@ -68,8 +68,8 @@ def cost_note(game: Game, payment: float) -> str:
     least = int(np.argmin(costs))
     return (
         f"Where is the cost lowest at R* = {payment:.2f}, with the clients' true responses to every θ? At "
-        f"θ = {rates[least]:.2f}, in the model alone and without any training. Algorithm 1 chooses θ with φ held "
-        "fixed: it does not see that clients collect less when more is kept, and keeps too much."
+        f"θ = {rates[least]:.2f}, in the model alone and without any training. Algorithm 1 chooses θ with φ "
+        "held fixed: it does not see that clients collect less when more is kept, and keeps too much."
     )
 
 
