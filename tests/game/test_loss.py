@@ -7,7 +7,7 @@ import pytest
 
 import dufl
 from dufl import InputError
-from dufl.game.loss import PARAMETERS, PowerLaw
+from dufl.game.loss import PARAMETERS, PowerLaw, remember, scarcity_of
 
 LAW = PowerLaw(
     floor=0.12,
@@ -129,3 +129,32 @@ def test_data_older_than_any_that_was_tried_is_avoided() -> None:
     careless, careful = (dufl.solve(game.replace(loss=law)) for law in (blind, blind.replace(oldest=8.0)))
     assert careless.mean_staleness.max() > 20
     assert careful.mean_staleness.mean() < 12
+
+
+def test_memory_counts_what_was_held_before() -> None:
+    law = PowerLaw(volume_weight=1.0, memory=20.0)
+    steady, fading = np.full(50, 300.0), np.maximum(3000.0 * 0.8 ** np.arange(50), 300.0)
+    assert scarcity_of(law, 15, steady) == pytest.approx(np.full(50, 15 / 300))
+    assert (scarcity_of(law, 15, fading) < 15 / fading)[1:].all()
+    assert scarcity_of(law, 15, fading)[-1] < scarcity_of(law, 15, steady)[-1]
+
+
+def test_a_game_that_begins_during_a_run_remembers_what_was_before() -> None:
+    law = PowerLaw(volume_weight=1.0, memory=7.0)
+    total = np.random.default_rng(0).uniform(100, 900, 40)
+    held, weight = remember(total[:25], law.memory)
+    later = law.replace(remembered=(float(held[-1]), float(weight[-1])))
+    assert scarcity_of(later, 15, total[25:]) == pytest.approx(scarcity_of(law, 15, total)[25:], rel=1e-12)
+
+
+def test_no_data_is_not_remembered() -> None:
+    law = PowerLaw(volume_weight=1.0, memory=7.0)
+    assert scarcity_of(law, 15, np.array([100.0, 0.0, 50.0])).tolist()[1] == float("inf")
+
+
+@pytest.mark.parametrize("trim", [None, True, False])
+def test_goals_trim_first_buffers_unless_the_game_says_otherwise(trim: bool | None) -> None:
+    law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.25, staleness_weight=0.01, noise=0.004)
+    plan = dufl.solve(dufl.Game(loss=law, trim_start=trim, num_rounds=30), budget=150.0)
+    assert plan.game.trims is (trim is not False)
+    assert bool(plan.total_volume[0] < plan.game.clients.initial_total) is plan.game.trims

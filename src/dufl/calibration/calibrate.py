@@ -13,13 +13,14 @@ from dufl.calibration.fit import Fit, fit_laws
 from dufl.calibration.measurements import (
     RECORDED,
     SIMULATED,
+    Array,
     Measurement,
     Metric,
     columns,
     left_out,
     measure,
 )
-from dufl.calibration.pilots import informative, steady_start
+from dufl.calibration.pilots import informative
 from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.data.replay import Replay
@@ -34,7 +35,7 @@ from dufl.game.plan import equilibrium
 from dufl.late import late
 from dufl.learning.federation import Record
 
-PILOTS = 16
+PILOTS = 24
 SEEDS = 4  # that pilots take in turn, so that the law predicts other seeds too
 GOOD, FAIR = 0.8, 0.5  # held-out R²
 MARGIN = 1.1  # of the largest staleness that was tried
@@ -68,9 +69,14 @@ class Calibration:
         return self.fit.heldout_r2
 
     @property
+    def points(self) -> tuple[Array, Array, Array]:
+        """Scarcity as the law counts it, staleness and measured value of all trainings."""
+        return columns(self.measurements, self.law.memory)
+
+    @property
     def effects(self) -> tuple[float, float]:
         """By how much the loss falls with volume and rises with age, over the range that was tried."""
-        scarcity, staleness, _ = columns(self.measurements)
+        scarcity, staleness, _ = self.points
         x, s = float(np.median(scarcity)), float(np.median(staleness))
         volume = self.law(scarcity.max(), s) - self.law(scarcity.min(), s)
         age = self.law(x, staleness.max()) - self.law(x, staleness.min())
@@ -123,7 +129,7 @@ class Calibration:
         return f"Both matter: the plan has to weigh them ({shown})."
 
     def _limits(self) -> str:
-        scarcity, staleness, _ = columns(self.measurements)
+        scarcity, staleness, _ = self.points
         low, high = 1 / scarcity.max(), 1 / scarcity.min()
         return (
             f"It holds for {low:,.0f} to {high:,.0f} samples per client and a mean age of "
@@ -131,24 +137,27 @@ class Calibration:
         )
 
     def calibrated(self) -> Experiment:
-        """The experiment with the law, and with offers limited to the range that was tried."""
+        """The experiment with the law, planned by it, and with offers limited to the range that was tried."""
         experiment = self.experiment or Experiment()
         return experiment.replace(
-            game=experiment.game.replace(loss=self.law, **self._ranges(experiment.game))
+            policy="dufl", game=experiment.game.replace(loss=self.law, **self._ranges(experiment.game))
         )
 
     def _ranges(self, game: Game) -> dict[str, Any]:
-        """The conservation rates up to the largest that was tried; on recorded data, payments likewise.
+        """Conservation rates up to the largest that was tried, and payments from the smallest on.
 
-        The law says nothing about older data, and a larger payment cannot buy samples that do not exist.
+        The law says nothing about older or fewer data. On recorded data, payments go up to the largest: more
+        money cannot buy samples that do not exist.
         """
         least, most = game.conservation_range
         tried = max([m.conservation_rate for m in self.measurements if m.conservation_rate < 1], default=most)
-        ranges: dict[str, Any] = {"conservation_range": (least, max(least, min(most, tried)))}
-        if self.recorded:
-            low, high = game.payment_range
-            ranges["payment_range"] = (low, max(low, min(high, max(m.payment for m in self.measurements))))
-        return ranges
+        paid = [m.payment for m in self.measurements if m.payment > 0] or [0.0]
+        low, high = game.payment_range
+        low = min(max(low, min(paid)), high)
+        return {
+            "conservation_range": (least, max(least, min(most, tried))),
+            "payment_range": (low, max(low, min(high, max(paid)) if self.recorded else high)),
+        }
 
     @property
     def snippet(self) -> str:
@@ -178,7 +187,11 @@ class Calibration:
         }
 
     def _row(self, m: Measurement) -> dict[str, float]:
-        return {**vars(m), "fitted": float(self.law(m.scarcity, m.staleness))}
+        return {**m.row(), "fitted": self.fitted(m)}
+
+    def fitted(self, m: Measurement) -> float:
+        """What the law says about a training."""
+        return float(self.law(m.scarcity_with(self.law.memory), m.staleness))
 
     def to_frame(self) -> Any:
         """A pandas `DataFrame` with one row per training: offer, scarcity, staleness, measured and fitted."""
@@ -219,16 +232,18 @@ def calibrate(
     dataset = chosen.data.load()
     plain = chosen.replace(game=chosen.game.replace(loss=None)).fitted(dataset)
     recorded = isinstance(dataset, Recording)
-    offers = informative(plain.game, pilots, RECORDED if recorded else SIMULATED, _supply(plain, dataset))
-    if len(offers) < pilots:
+    chosen_pilots = informative(
+        plain.game, pilots, RECORDED if recorded else SIMULATED, _supply(plain, dataset)
+    )
+    if len(chosen_pilots) < pilots:
         raise InputError.of(
             "pilots", "possible: no offer in payment_range and conservation_range can be tried", pilots
         )
     regression = isinstance(dataset, Recording) and dataset.task == "regression"
     unit: Metric = metric or ("rmse" if regression else "error")
     runs = []
-    for index, offer in enumerate(offers):
-        game = steady_start(plain.game, offer)
+    for index, pilot in enumerate(chosen_pilots):
+        game, offer = pilot.game(plain.game), pilot.offer
         plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
 
         def watch(record: Record, index: int = index, offer: Offer = offer) -> None:

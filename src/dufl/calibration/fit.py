@@ -6,7 +6,10 @@ projection with non-negative least squares). Nothing can run away, and no term c
 Outliers count less: squared residuals beyond 1.35 standard deviations grow linearly (Huber).
 
 The candidates are nested. Each is judged by its error on offers that were left out of its fit. The simplest
-one whose error is within one standard error of the least is chosen: a term that does not predict is left out.
+one whose error is within two standard errors of the least is chosen: a term that does not predict is left
+out.
+
+The memory is chosen first, by how well volume and staleness then describe the measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dufl.calibration.intervals import expanded_percentiles
 from dufl.calibration.measurements import Measurement, columns
 from dufl.errors import InputError
 from dufl.game.loss import AGE, PARAMETERS, PowerLaw, Unit
@@ -25,9 +29,10 @@ Array = npt.NDArray[np.float64]
 VOLUME, STALENESS, FLOW = "volume", "staleness", "flow"
 BOUNDS = {VOLUME: (0.05, 2.0), STALENESS: (0.25, 12.0), FLOW: (0.05, 2.0)}
 STARTS = {VOLUME: (0.2, 0.5, 1.0), STALENESS: (1.0, 4.0), FLOW: (0.3, 1.0)}
-SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 80}
+SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
+GRID = {0: 1, 1: 400, 2: 100, 3: 24}  # exponents per term in the bootstrap, by the number of terms
 HUBER = 1.35
-BOOTSTRAP = 100
+BOOTSTRAP, LEVEL = 300, 0.95
 LEAST = 6  # measurements
 
 
@@ -54,6 +59,7 @@ FORMS = (
     Form("volume and flow", (VOLUME, FLOW)),
     Form("volume, staleness and flow", (VOLUME, STALENESS, FLOW)),
 )
+REMEMBERING = FORMS[4]  # with which the memory is chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,14 +96,19 @@ def fit_form(
     near: PowerLaw | None = None,
 ) -> PowerLaw:
     """The law of one form that is closest to the measurements; searched only near a law, if one is given."""
-    bases = {VOLUME: scarcity, STALENESS: staleness / AGE, FLOW: scarcity * staleness}
-    used = [bases[term] for term in form.terms]
+    used = _bases(form, scarcity, staleness)
     exponents = _search(form, used, value, near) if form.free and form.terms else [1.0] * len(used)
     weights = _weights(used, exponents, value)[0]
     parameters: dict[str, Any] = {"floor": float(weights[0])}
     for term, weight, exponent in zip(form.terms, weights[1:], exponents, strict=True):
         parameters |= {f"{term}_weight": float(weight), f"{term}_exponent": float(exponent)}
     return PowerLaw(unit=unit, **parameters)
+
+
+def _bases(form: Form, scarcity: Array, staleness: Array) -> list[Array]:
+    """What the terms of a form are powers of."""
+    bases = {VOLUME: scarcity, STALENESS: staleness / AGE, FLOW: scarcity * staleness}
+    return [bases[term] for term in form.terms]
 
 
 def _search(form: Form, bases: Sequence[Array], value: Array, near: PowerLaw | None) -> list[float]:
@@ -113,9 +124,7 @@ def _search(form: Form, bases: Sequence[Array], value: Array, near: PowerLaw | N
     best = None
     starts = product(*(STARTS[term] for term in form.terms))
     for start in starts if near is None else [[getattr(near, f"{term}_exponent") for term in form.terms]]:
-        found = minimize(
-            loss, np.log(start), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
-        )
+        found = minimize(loss, np.log(start), method="Nelder-Mead", options=SEARCH)
         if best is None or found.fun < best.fun:
             best = found
     assert best is not None
@@ -138,11 +147,11 @@ def _weights(bases: Sequence[Array], exponents: Sequence[float] | Array, value: 
     return weights, float(np.sum(counted * residual**2))
 
 
-def judge(form: Form, measurements: Sequence[Measurement], unit: Unit) -> Fit:
-    """Fit one form, to all measurements and without each offer in turn."""
-    scarcity, staleness, value = columns(measurements)
-    law = fit_form(form, scarcity, staleness, value, unit)
-    offers = [(m.payment, m.conservation_rate) for m in measurements]
+def judge(form: Form, measurements: Sequence[Measurement], unit: Unit, memory: float = 0.0) -> Fit:
+    """Fit one form, to all measurements and without each training of an offer in turn."""
+    scarcity, staleness, value = columns(measurements, memory)
+    law = fit_form(form, scarcity, staleness, value, unit).replace(memory=memory)
+    offers = [(m.payment, m.conservation_rate, m.scarcity) for m in measurements]
     missed = np.empty_like(value)
     for offer in dict.fromkeys(offers):
         out = np.array([o == offer for o in offers])
@@ -170,11 +179,25 @@ def _r2(error: float, spread: float) -> float:
 
 
 def choose(fits: Sequence[Fit]) -> Fit:
-    """The simplest form whose held-out error is within one standard error of the least."""
+    """The simplest form whose held-out error is within two standard errors of the least."""
     best = min(fits, key=lambda fit: fit.heldout_rmse)
-    allowed = best.heldout_rmse**2 + best.heldout_se**2
+    allowed = best.heldout_rmse**2 + 2 * best.heldout_se**2
     good = [fit for fit in fits if fit.heldout_rmse**2 <= allowed]
     return min(good, key=lambda fit: (fit.form.size, fit.heldout_rmse))
+
+
+def choose_memory(measurements: Sequence[Measurement], form: Form = REMEMBERING) -> float:
+    """The memory with which a form fits best; none unless it is better by Bayes' information criterion.
+
+    The criterion compares n·log(Σ residual²). One more parameter has to lower it by log n.
+    """
+    criteria = {}
+    for memory in measurements[0].memories:
+        scarcity, staleness, value = columns(measurements, memory)
+        residual = value - fit_form(form, scarcity, staleness, value)(scarcity, staleness)
+        criteria[memory] = len(value) * np.log(max(float(residual @ residual), 1e-300))
+    best = min(criteria, key=lambda memory: criteria[memory] + (np.log(len(measurements)) if memory else 0.0))
+    return float(best)
 
 
 def fit_laws(
@@ -183,9 +206,11 @@ def fit_laws(
     """The chosen law with its uncertainty, and all candidates."""
     if len(measurements) < LEAST:
         raise InputError.of("pilots", f"at least {LEAST} measurements", len(measurements))
-    fits = [judge(form, measurements, unit) for form in FORMS if form.size < len(measurements)]
+    forms = [form for form in FORMS if form.size < len(measurements)]
+    memory = choose_memory(measurements)
+    fits = [judge(form, measurements, unit, memory) for form in forms]
     chosen = choose(fits)
-    law = chosen.law.replace(covariance=covariance(chosen, measurements), noise=chosen.heldout_rmse)
+    law = chosen.law.replace(covariance=covariance(chosen, measurements), noise=noise(chosen, measurements))
     return replace(chosen, law=law, intervals=intervals(chosen, measurements, seed)), fits
 
 
@@ -196,35 +221,68 @@ def free_parameters(form: Form) -> list[int]:
     return [PARAMETERS.index(name) for name in names]
 
 
+def noise(fit: Fit, measurements: Sequence[Measurement]) -> float:
+    """s, the standard deviation of a measurement around the law, from the residuals."""
+    spent = len(free_parameters(fit.form)) + (fit.law.memory > 0)
+    return fit.rmse * float(np.sqrt(len(measurements) / max(len(measurements) - spent, 1)))
+
+
 def covariance(fit: Fit, measurements: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:
     """The covariance of the parameters to first order: s²·(JᵀJ)⁻¹, with J the gradients at the trainings.
 
     Parameters that the trainings do not tell apart have large, opposite entries. They cancel in predictions
     between the trainings, where the gradients are spanned by J.
     """
-    scarcity, staleness, value = columns(measurements)
+    scarcity, staleness, _ = columns(measurements, fit.law.memory)
     free = free_parameters(fit.form)
     rows = fit.law.gradient(scarcity, staleness)[free].T
     size = np.maximum(np.linalg.norm(rows, axis=0), 1e-12)
-    residual = value - fit.law(scarcity, staleness)
-    variance = float(residual @ residual) / max(len(value) - len(free), 1)
     inner = np.linalg.pinv((rows / size).T @ (rows / size), rcond=1e-8, hermitian=True)
     whole = np.zeros((len(PARAMETERS), len(PARAMETERS)))
-    whole[np.ix_(free, free)] = variance * inner / np.outer(size, size)
+    whole[np.ix_(free, free)] = noise(fit, measurements) ** 2 * inner / np.outer(size, size)
     return tuple(tuple(float(number) for number in row) for row in whole)
 
 
 def intervals(fit: Fit, measurements: Sequence[Measurement], seed: int = 0) -> dict[str, tuple[float, float]]:
-    """The 95 % intervals of the parameters, by fitting the form to resampled residuals."""
-    scarcity, staleness, value = columns(measurements)
-    generator = np.random.default_rng([seed, 11])
+    """Intervals of the parameters, by fitting the form to resampled residuals.
+
+    With a probability of 95 % they cover all exponents together (Bonferroni). Exponents trade off against
+    weights and the floor, so a search near the fit would not leave its valley. Here the exponents of every
+    sample are the best on a grid, for which all samples are projected at once.
+    """
+    scarcity, staleness, value = columns(measurements, fit.law.memory)
     fitted = np.asarray(fit.law(scarcity, staleness)) * np.ones_like(value)
     residual = (value - fitted) * np.sqrt(len(value) / max(len(value) - fit.form.size, 1))
-    rows = []
-    for _ in range(BOOTSTRAP):
-        resampled = fitted + generator.choice(residual - residual.mean(), len(residual))
-        law = fit_form(fit.form, scarcity, staleness, resampled, fit.law.unit, near=fit.law)
-        rows.append(law.parameters)
-    low, high = np.quantile(rows, (0.025, 0.975), axis=0)
-    free = free_parameters(fit.form)
-    return {PARAMETERS[i]: (float(low[i]), float(high[i])) for i in free}
+    generator = np.random.default_rng([seed, 11])
+    drawn = generator.choice(residual - residual.mean(), (len(value), BOOTSTRAP))
+    rows = _on_grid(fit.form, scarcity, staleness, fitted[:, None] + drawn)
+    level = 1 - (1 - LEVEL) / max(len(fit.form.terms), 1)
+    low, high = expanded_percentiles(rows, len(value), fit.form.size, level)
+    cells = _cells(fit.form)
+    ends = zip(low / cells, high * cells, strict=True)
+    return {
+        PARAMETERS[i]: (float(a), float(b)) for i, (a, b) in zip(free_parameters(fit.form), ends, strict=True)
+    }
+
+
+def _cells(form: Form) -> Array:
+    """By which factor a parameter on the grid may be off: half a cell for exponents."""
+    count = max(GRID[len(form.terms)] - 1, 1)
+    half = [(BOUNDS[term][1] / BOUNDS[term][0]) ** (0.5 / count) for term in form.terms]
+    return np.array([1.0] * (1 + len(form.terms)) + (half if form.free else []))
+
+
+def _on_grid(form: Form, scarcity: Array, staleness: Array, samples: Array) -> Array:
+    """The free parameters that fit each sample best, exponents on a grid; of shape (samples, parameters)."""
+    bases = _bases(form, scarcity, staleness)
+    axes = [np.geomspace(*BOUNDS[term], GRID[len(form.terms)]) for term in form.terms] if form.free else []
+    exponents = np.array(list(product(*axes)) if axes else [[1.0] * len(bases)])
+    columns_ = [np.ones((len(exponents), len(scarcity)))]
+    columns_ += [base[None, :] ** exponents[:, [n]] for n, base in enumerate(bases)]
+    orthogonal, triangle = np.linalg.qr(np.stack(columns_, axis=2))
+    projected = np.swapaxes(orthogonal, 1, 2) @ samples
+    weights = np.linalg.solve(triangle + 1e-12 * np.eye(triangle.shape[1]), projected)
+    explained = np.where((weights >= 0).all(axis=1), (projected**2).sum(axis=1), -np.inf)
+    best = explained.argmax(axis=0)
+    found = weights[best, :, np.arange(samples.shape[1])]
+    return np.hstack([np.maximum(found, 0.0), exponents[best]]) if form.free else np.maximum(found, 0.0)

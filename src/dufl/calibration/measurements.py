@@ -2,10 +2,13 @@
 
 A run is one point (N/D, S) with the error, the loss or the RMSE that was measured there. Early rounds are
 left out: the model has not learned yet, and the first buffers are still dying out.
+
+How much of earlier rounds the model remembers is not known before the fit. So a measurement has N/D for
+several memories; see `dufl.game.loss`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +16,12 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 from dufl.experiment.train import Run
+from dufl.game.loss import PowerLaw, scarcity_of
 
 Array = npt.NDArray[np.float64]
 Metric = Literal["error", "loss", "rmse"]
-SIMULATED, RECORDED = 0.6, 0.2  # the share of the rounds that is left out
+SIMULATED, RECORDED = 0.8, 0.2  # the share of the rounds that is left out
+MEMORIES = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the rounds: the memories that are compared
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Measurement:
         staleness: the mean age of the samples in the late rounds.
         value: the mean of the metric over the late rounds.
         final: the metric in the last round.
+        remembered: the mean of N/D(t) over the late rounds by memory, in rounds; the present volume alone if
+            it is empty.
     """
 
     payment: float
@@ -40,6 +47,20 @@ class Measurement:
     staleness: float
     value: float
     final: float
+    remembered: Mapping[float, float] = field(default_factory=dict)
+
+    @property
+    def memories(self) -> tuple[float, ...]:
+        """The memories for which the scarcity is known, ascending."""
+        return tuple(self.remembered) or (0.0,)
+
+    def scarcity_with(self, memory: float) -> float:
+        """The mean of N/D(t) over the late rounds with a memory."""
+        return self.remembered.get(memory, self.scarcity)
+
+    def row(self) -> dict[str, float]:
+        """The measurement in plain numbers."""
+        return {name: value for name, value in vars(self).items() if name != "remembered"}
 
 
 def left_out(run: Run) -> float:
@@ -55,8 +76,7 @@ def measure(run: Run, metric: Metric = "error") -> Measurement:
     known = np.isfinite(values)
     if not known.any():
         raise InputError.of("metric", f"one that was measured in {run!r}", metric, text=repr(metric))
-    clients = run.experiment.game.clients.size
-    scarcity = np.array([clients / record.total_volume for record in late])
+    remembered = _remembered(run, first)
     ages = np.array([record.mean_age for record in late])
     rate = run.plan.conservation_rate if run.plan is not None else float("nan")
     payment = float(np.mean([record.payment for record in run.records]))
@@ -64,11 +84,21 @@ def measure(run: Run, metric: Metric = "error") -> Measurement:
         payment=payment,
         conservation_rate=rate,
         seed=run.experiment.training.seed,
-        scarcity=float(scarcity.mean()),
+        scarcity=remembered[0.0],
         staleness=float(ages.mean()),
         value=float(values[known].mean()),
         final=_value(run.records[-1], metric),
+        remembered=remembered,
     )
+
+
+def _remembered(run: Run, first: int) -> dict[float, float]:
+    """The mean scarcity of the late rounds with data, by memory."""
+    volume = np.array([record.total_volume for record in run.records], np.float64)
+    clients, rounds = run.experiment.game.clients.size, run.experiment.game.num_rounds
+    late = volume[first:] > 0
+    memories = [share * rounds for share in MEMORIES]
+    return {m: float(scarcity_of(PowerLaw(memory=m), clients, volume)[first:][late].mean()) for m in memories}
 
 
 def _value(record: Any, metric: Metric) -> float:
@@ -77,8 +107,8 @@ def _value(record: Any, metric: Metric) -> float:
     return float(record.metrics.get("rmse", np.nan)) if metric == "rmse" else float(record.loss)
 
 
-def columns(measurements: Sequence[Measurement]) -> tuple[Array, Array, Array]:
-    """Scarcity, staleness and value of all measurements, as arrays."""
-    rows = [(m.scarcity, m.staleness, m.value) for m in measurements]
+def columns(measurements: Sequence[Measurement], memory: float = 0.0) -> tuple[Array, Array, Array]:
+    """Scarcity with a memory, staleness and value of all measurements, as arrays."""
+    rows = [(m.scarcity_with(memory), m.staleness, m.value) for m in measurements]
     scarcity, staleness, value = np.array(rows, np.float64).T
     return scarcity, staleness, value

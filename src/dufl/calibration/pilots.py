@@ -1,15 +1,19 @@
-"""Which offers to try: those that tell the candidate laws apart.
+"""Which offers to try: those whose results are hardest to predict from the others.
 
-A plain grid of offers wastes trainings. In the stationary state an offer (R, θ) is a point (N/D, S). What it
-teaches about a law with parameters β is the gradient g = ∂ℓ/∂β there. Trainings at offers 1 … n have the
-information matrix Σ gᵢgᵢᵀ. Its determinant says how small the region of parameters is that agrees with them.
-The parameters are not known yet. So offers are added one by one, each the candidate that raises the mean of
-log det over several plausible laws most (Bayesian D-optimality): slow and fast effects of volume, early and
-late effects of age, with and without an effect of the flow of fresh samples.
+In the stationary state an offer (R, θ) is a point (N/D, S). A plain grid of points wastes trainings. So do
+offers that are optimal for one form of the law: D-optimality puts nearly all of them at the extremes, where
+no form is exact. So the error is seen as a smooth function of log N/D and log S, a Gaussian process, and
+offers are added one by one, each the candidate with the largest variance given those before it: first the
+extremes, then the gaps between them.
+
+Every second pilot begins with all that the clients have, as a plan does by default. The others begin with
+what clients hold in the stationary state of their offer, as with `trim_start`. Both kinds together show what
+the model remembers of its first rounds.
 
 Candidates are spread by what they buy and not by what they cost: volumes per client from a few samples to
 the initial volume, and conservation rates from 0 to nearly 1. The payment follows from the stationary
-equilibrium.
+equilibrium. Payments far beyond what the paper's bound asks for are left out: nobody will plan with them, and
+they would draw the law away from those that matter.
 """
 
 import math
@@ -19,55 +23,60 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.game.dynamics import staleness
-from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Game, Offer
-from dufl.game.stationary import response, total_volume
+from dufl.game.stationary import likely_offer, response, total_volume
 
 Array = npt.NDArray[np.float64]
 FEWEST, FEWEST_COLLECTED = 8.0, 0.2  # samples per client; and per client and round
-VOLUMES, RATES = 7, (0.0, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97)
-OLDEST = 0.35  # of the rounds: the largest mean age that is tried
-PLAUSIBLE = tuple(
-    PowerLaw(
-        floor=0.1,
-        volume_weight=0.3,
-        volume_exponent=p,
-        staleness_weight=b,
-        staleness_exponent=q,
-        flow_weight=e,
-        flow_exponent=0.5,
-    )
-    for p in (0.25, 0.6)
-    for b, q in ((0.02, 1.0), (0.05, 4.0))
-    for e in (0.1, 0.3)
-)
-RIDGE = 1e-6  # of the information before the first offer
+DEAREST = 3.0  # times the payment that the paper's bound asks for is the largest
+RANGE = 20  # times the smallest volume is the largest
+VOLUMES, RATES = 6, (0.0, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97)
+OLDEST = 0.45  # of the rounds: the largest mean age that is tried
+SMOOTH = 0.4  # of the range of log N/D and of log S: how far apart two results tell little about each other
+ALIKE = 0.7  # the correlation of two results that differ in the start alone
+NOISE = 0.01  # the variance of a training, relative to that of the function
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An offer, and the scarcity and staleness that it leads to in the late rounds."""
+    """An offer, and the scarcity and staleness that it leads to in the late rounds.
+
+    Attributes:
+        offer: (R, θ).
+        scarcity: N/D.
+        staleness: S.
+        steady: whether clients begin in the stationary state of the offer.
+    """
 
     offer: Offer
     scarcity: float
     staleness: float
+    steady: bool = True
+
+    def game(self, game: Game) -> Game:
+        """The game of the pilot."""
+        return steady_start(game, self.offer) if self.steady else game
 
 
-def candidates(game: Game, measured_from: float, supply: float = math.inf) -> list[Candidate]:
+def candidates(
+    game: Game, measured_from: float, supply: float = math.inf, steady: bool = True
+) -> list[Candidate]:
     """Offers over all volumes and rates that are worth a training.
 
-    Left out are offers that are not in their stationary state in the late rounds.
+    Left out are offers with which buffers hold mostly first samples in the late rounds.
 
     Args:
         game: the clients, rounds and ranges.
+        steady: whether clients begin in the stationary state of the offer.
         measured_from: the share of the rounds after which is measured.
         supply: the number of samples per client and round that exist.
     """
     clients, first = game.clients, int(measured_from * game.num_rounds)
     largest = clients.initial_total / clients.num_clients
-    smallest = min(max(FEWEST, largest / 60), largest)
+    smallest = min(max(FEWEST, largest / RANGE), largest)
     low, high = game.payment_range
+    high = max(low, min(high, DEAREST * likely_offer(game)[0]) or high)
     least, most = game.conservation_range
     found = []
     for rate in (rate for rate in RATES if least <= rate <= most):
@@ -77,12 +86,14 @@ def candidates(game: Game, measured_from: float, supply: float = math.inf) -> li
             if not FEWEST_COLLECTED <= collected <= supply or not low <= payment <= high:
                 continue
             offer = Offer(payment=float(payment), conservation_rate=rate)
-            begun = steady_start(game, offer).clients
-            total = find_equilibrium(begun, game.num_rounds, payment, rate, tolerance=1e-4).total_volume
+            begun = (steady_start(game, offer) if steady else game).clients
+            total = find_equilibrium(
+                begun, game.num_rounds, payment, rate, tolerance=1e-4, trim_start=game.trims
+            ).total_volume
             aged = staleness(total, rate, begun.initial_mean_staleness)
             point = float(np.mean(clients.num_clients / total[first:])), float(np.mean(aged[first:]))
             if point[1] <= OLDEST * game.num_rounds:
-                found.append(Candidate(offer, *point))
+                found.append(Candidate(offer, *point, steady))
     return found
 
 
@@ -98,24 +109,29 @@ def steady_start(game: Game, offer: Offer) -> Game:
     return game.replace(clients=clients.holding(np.minimum(clients.initial_volume, steady)))
 
 
-def informative(game: Game, count: int, measured_from: float, supply: float = math.inf) -> list[Offer]:
-    """`count` offers for pilot trainings; the first ones are the most informative."""
-    offered = candidates(game, measured_from, supply)
+def informative(game: Game, count: int, measured_from: float, supply: float = math.inf) -> list[Candidate]:
+    """`count` pilot trainings; the first ones are the most informative."""
+    steady = candidates(game, measured_from, supply)
+    full = [] if game.trims else candidates(game, measured_from, supply, steady=False)
+    offered = steady + full
     if not offered:
         return []
-    gradients = [np.array([law.gradient(c.scarcity, c.staleness) for c in offered]) for law in PLAUSIBLE]
-    size = gradients[0].shape[1]
-    inverses = [np.eye(size) / RIDGE for _ in PLAUSIBLE]
+    covariance = _covariance(offered)
     chosen: list[int] = []
-    for _ in range(count):
-        gain = np.zeros(len(offered))
-        for inverse, rows in zip(inverses, gradients, strict=True):
-            gain += np.log1p(np.einsum("ij,jk,ik->i", rows, inverse, rows))
-        gain /= 1 + np.bincount(chosen, minlength=len(offered))  # a new offer rather than a repeated one
-        best = int(np.argmax(gain))
+    kinds = [np.array([c.steady == kind for c in offered]) for kind in (True, False)]
+    for turn in range(count):
+        kind = kinds[turn % 2] if kinds[turn % 2].any() else kinds[(turn + 1) % 2]
+        best = int(np.argmax(np.where(kind, np.diag(covariance), -np.inf)))
         chosen.append(best)
-        for index, rows in enumerate(gradients):
-            row = rows[best]
-            step = inverses[index] @ row
-            inverses[index] = inverses[index] - np.outer(step, step) / (1 + row @ step)
-    return [offered[index].offer for index in chosen]
+        column = covariance[:, best]
+        covariance = covariance - np.outer(column, column) / (column[best] + NOISE)
+    return [offered[index] for index in chosen]
+
+
+def _covariance(offered: list[Candidate]) -> Array:
+    """The covariance of the results of all candidates before any training."""
+    points = np.log([(c.scarcity, c.staleness) for c in offered])
+    scaled = (points - points.min(axis=0)) / (SMOOTH * np.maximum(np.ptp(points, axis=0), 1e-9))
+    distance = ((scaled[:, None] - scaled[None, :]) ** 2).sum(axis=2)
+    steady = np.array([c.steady for c in offered])
+    return np.asarray(np.exp(-distance / 2) * np.where(steady[:, None] == steady[None, :], 1.0, ALIKE))

@@ -45,7 +45,7 @@ MetricName = Annotated[
 def calibrate(
     sources: Sources = None,
     changes: Changes = None,
-    pilots: Pilots = 16,
+    pilots: Pilots = 24,
     metric: MetricName = None,
     out: RunOut = None,
     force: Force = False,

@@ -23,7 +23,7 @@ volume_weight = 1.0          # κ2   or set strong_convexity (μ), smoothness (�
 staleness_weight = 1e-2      # κ3   learning_rate (η <= 1/(2β)), which determine them (Theorem 1)
 payment_range = [0, 500]     # R per round
 conservation_range = [0, 1]  # θ
-trim_start = false           # true: a client may begin with less than its initial volume
+# trim_start = true          # a client may begin with less than its initial volume
 
 [clients]
 count = 15

@@ -97,7 +97,8 @@ class Experiment(Inputs):
         Clients that were not drawn are stored in `clients_file`. Plugins that cannot be imported are
         described in angle brackets. Such a file can be read, but not used for training.
         """
-        game = {n: _plain(getattr(self.game, n)) for n in Game.model_fields if n not in ("clients", "loss")}
+        named = {n: getattr(self.game, n) for n in Game.model_fields if n not in ("clients", "loss")}
+        game = {n: _plain(v) for n, v in named.items() if v is not None}
         if self.game.loss is not None:
             game["loss"] = law_table(self.game.loss)
         if self.clients.file is None:

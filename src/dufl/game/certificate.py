@@ -116,7 +116,7 @@ def certify_profile(
             raise InputError.of(name, f"of shape {shape}, rounds and clients", values.shape)
     total = np.asarray((volume * game.clients.multiplicity).sum(axis=1))
     findings = examine(
-        game.clients, payment, conservation_rate, total, volume, collection, competition, game.trim_start
+        game.clients, payment, conservation_rate, total, volume, collection, competition, game.trims
     )
     return conclude([findings], total, competition)
 

@@ -148,7 +148,7 @@ def _anticipated_cost(game: Game, competition: Competition) -> Cost:
     def cost(payment: float, rate: float, tolerance: float) -> float:
         sample = coarse if tolerance >= COARSE else fine
         start = last[0] if last else None
-        clients, trim = sample.clients, game.trim_start
+        clients, trim = sample.clients, game.trims
         equilibrium = find_equilibrium(
             clients, sample.num_rounds, payment, rate, competition, start, tolerance, trim
         )
@@ -166,7 +166,7 @@ def _believed_cost(
 ) -> tuple[Callable[[float, float], float], Callable[[float, float], Array]]:
     """The server's cost, and the clients' answers, for prices at a fixed φ."""
     believed = np.maximum(announced, 1e-9)  # with φ = 0 the price would be infinite
-    clients, trim = game.clients, game.trim_start
+    clients, trim = game.clients, game.trims
 
     def answer(payment: float, rate: float) -> Array:
         price, slope = price_of(payment, believed, competition)

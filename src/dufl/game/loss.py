@@ -9,18 +9,24 @@ In the steady state a client collects D/S samples per round, so N·S/D is how sc
 power law is in units of what was measured: the error 1 − accuracy, the loss, or the RMSE. With p = q = 1,
 e = 0 and the weights of the bound it is the bound.
 
+A model also remembers: rounds with much data taught it more, and it does not forget them at once. With a
+`memory` of m rounds, D(t) in the law is the mean of all volumes so far, weighted by exp(−age/m); without one
+it is the present volume. In the steady state both are the same. Memory distinguishes a federation that begins
+with large buffers from one that does not.
+
 The clients' game does not contain the law. Any law keeps the equilibrium, its uniqueness and its certificate;
 only the server's choice changes.
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.errors import InputError
-from dufl.inputs import Inputs, NonNegative, Number, Positive, must_be
+from dufl.inputs import Inputs, Interval, NonNegative, Number, Positive, must_be
 
 Array = npt.NDArray[np.float64]
 Unit = Literal["error", "loss", "rmse"]
@@ -43,6 +49,7 @@ Covariance = Annotated[
         lambda m: len(m) == len(PARAMETERS) and all(len(row) == len(PARAMETERS) for row in m),
     ),
 ]
+Remembered = Annotated[Interval, must_be("two numbers >= 0", lambda v: min(v) >= 0)]
 
 
 class PowerLaw(Inputs):
@@ -63,6 +70,10 @@ class PowerLaw(Inputs):
             1 whenever the staleness rises by this much. None if the law holds for any age.
         measured_from: the share of the rounds after which it was measured; predictions are means over the
             rounds after it.
+        memory: m, for how many rounds the model remembers the volumes that it was trained on; 0 counts only
+            the present volume.
+        remembered: the weighted sum of earlier volumes and the sum of their weights, if the game begins
+            during a run.
 
     >>> law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
     >>> law(0.01, 1.0)
@@ -81,6 +92,8 @@ class PowerLaw(Inputs):
     noise: NonNegative = 0.0
     oldest: Positive | None = None
     measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
+    memory: NonNegative = 0.0
+    remembered: Remembered = (0.0, 0.0)
 
     @property
     def parameters(self) -> Array:
@@ -137,6 +150,33 @@ class ConvergenceBound(PowerLaw):
 
 
 LossLaw = PowerLaw | OwnLaw
+
+
+def remember(volume: Array, memory: float, before: tuple[float, float] = (0.0, 0.0)) -> tuple[Array, Array]:
+    """The sums of all volumes so far, weighted by exp(−age/memory), and of their weights; by round.
+
+    >>> volume, weight = remember(np.array([100.0, 50.0]), memory=1e9)
+    >>> (volume / weight).round(6).tolist()
+    [100.0, 75.0]
+    """
+    kept = float(np.exp(-1 / memory)) if memory > 0 else 0.0
+    sums = [
+        list(accumulate(now, lambda total, value: kept * total + value, initial=first))[1:]
+        for now, first in zip((volume.tolist(), [1.0] * len(volume)), before, strict=True)
+    ]
+    return np.array(sums[0]), np.array(sums[1])
+
+
+def scarcity_of(law: object, num_clients: float, total_volume: Array) -> Array:
+    """N/D(t) as the law counts D(t); infinite in rounds without any data."""
+    volume = total_volume
+    if isinstance(law, PowerLaw) and law.memory > 0:
+        held, weight = remember(total_volume, law.memory, law.remembered)
+        volume = np.where(total_volume > 0, held / weight, 0.0)
+    scarcity = np.full_like(volume, np.inf, dtype=np.float64)
+    with np.errstate(over="ignore"):  # a tiny volume counts as none
+        np.divide(num_clients, volume, out=scarcity, where=volume > 0)
+    return scarcity
 
 
 def checked_law(value: object) -> LossLaw | None:

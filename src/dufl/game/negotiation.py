@@ -132,9 +132,9 @@ def negotiate(
 
 def check_no_trimming(game: Game) -> None:
     """Raise `InputError` if clients may begin with less: they negotiate with all samples that they hold."""
-    if game.trim_start:
+    if game.trims:
         rule = "false in a negotiation and on Flower, where clients begin with all samples that they hold"
-        raise InputError.of("trim_start", rule, game.trim_start, text="true")
+        raise InputError.of("trim_start", rule, game.trims, text="true")
 
 
 def _first_types(clients: Clients) -> Clients:

@@ -52,7 +52,8 @@ class Game(Inputs):
         payment_range: the payments R per round that the server may offer.
         conservation_range: the conservation rates θ that the server may require.
         trim_start: whether a client may begin with less than its initial volume. Then D_k(0) is its choice
-            too, and nobody has to carry a first buffer that is too large for the offer.
+            too, and nobody has to carry a first buffer that is too large for the offer. None means no,
+            except for plans with a budget or an accuracy.
         loss: the loss law ℓ(N/D, S): a `PowerLaw`, or a function of (N/D, S). None is the paper's bound, with
             the weights above.
 
@@ -74,8 +75,13 @@ class Game(Inputs):
     staleness_weight: NonNegative = 1e-2
     payment_range: PaymentRange = (0.0, 500.0)
     conservation_range: ConservationRange = (0.0, 1.0)
-    trim_start: bool = False
+    trim_start: bool | None = None
     loss: Annotated[Any, BeforeValidator(checked_law)] = None
+
+    @property
+    def trims(self) -> bool:
+        """Whether a client may begin with less than its initial volume."""
+        return bool(self.trim_start)
 
     @property
     def law(self) -> LossLaw:

@@ -24,7 +24,7 @@ from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
-from dufl.game.prediction import Prediction, cheapest, law_of, predict, weight_of_a_point
+from dufl.game.prediction import Prediction, cheapest, law_of, most_accurate, predict, weight_of_a_point
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
@@ -122,9 +122,7 @@ class Plan:
         """The mean staleness of all samples that are held in round 0."""
         announced = self.equilibrium.announced_volume
         offer = self.payment, self.conservation_rate
-        return starting_staleness(
-            self.game.clients, *offer, announced, self.competition, self.game.trim_start
-        )
+        return starting_staleness(self.game.clients, *offer, announced, self.competition, self.game.trims)
 
     @cached_property
     def mean_staleness(self) -> Array:
@@ -158,7 +156,7 @@ class Plan:
     def trajectories_of(self, clients: Clients) -> tuple[Array, Array]:
         """Volume and collection of some clients, as their best response to the announced total."""
         price, slope = price_of(self.payment, self.equilibrium.announced_volume, self.competition)
-        return trajectories(clients, price, slope, self.conservation_rate, self.game.trim_start)
+        return trajectories(clients, price, slope, self.conservation_rate, self.game.trims)
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -261,7 +259,7 @@ def solve(
             its own influence).
         algorithm1: how the paper's loop searches and stops.
         budget: the most accurate plan whose payments over all rounds are at most this. Clients may begin with
-            less than they have (`trim_start`), so that a small budget makes no client lose.
+            less than they have, so that a small budget makes no client lose, unless `trim_start` is false.
         accuracy: the cheapest plan whose predicted accuracy is at least this with 90 % confidence, or the
             best one if there is none. Clients may begin with less than they have.
         point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
@@ -292,7 +290,7 @@ def solve(
     else:
         choice, trace = leaders.stackelberg(game, competition, search), None
     plan = _plan(game, choice.payment, choice.conservation_rate, competition, method, trace)
-    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trim_start
+    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trims
     if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
         plan = _plan(game, 0.0, 1.0, competition, method)
     if certified:
@@ -306,7 +304,7 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
     """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`.
 
     For a budget or an accuracy the offer may be so small that first buffers cost more than they earn. There
-    clients may begin with less than they have, unless nothing can be paid.
+    clients may begin with less than they have, unless nothing can be paid or `trim_start` is false.
     """
     if goal == "point_worth":
         return game.replace(payment_weight=weight_of_a_point(game, value))
@@ -319,12 +317,21 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
         if most < low:
             rule = f"at least {low * game.num_rounds:g}, for the payments of payment_range"
             raise InputError.of("budget", rule, value)
-        trim = game.trim_start or most > 0
-        return game.replace(payment_weight=0.0, payment_range=(low, min(most, high)), trim_start=trim)
-    game = game.replace(trim_start=True)
-    found = cheapest(game, value, competition)
-    rate = (found.conservation_rate, found.conservation_rate)
-    return game.replace(payment_range=(found.payment, found.payment), conservation_range=rate)
+        if most == 0:
+            return game.replace(payment_weight=0.0, payment_range=(0.0, 0.0))
+        payment = min(most, high)
+        game = _trimmed(game)
+        rate = most_accurate(game, payment, competition)
+    else:
+        game = _trimmed(game)
+        reached = cheapest(game, value, competition)
+        payment, rate = reached.payment, reached.conservation_rate
+    return game.replace(payment_range=(payment, payment), conservation_range=(rate, rate))
+
+
+def _trimmed(game: Game) -> Game:
+    """The game in which clients may begin with less than they have, unless it says otherwise."""
+    return game.replace(trim_start=True) if game.trim_start is None else game
 
 
 def algorithm1_baseline(
@@ -381,7 +388,7 @@ def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
         chosen = clients.take(part)
         profile = plan.trajectories_of(chosen)
         rate = plan.conservation_rate
-        return examine(chosen, plan.payment, rate, total, *profile, plan.competition, plan.game.trim_start)
+        return examine(chosen, plan.payment, rate, total, *profile, plan.competition, plan.game.trims)
 
     return conclude(in_order(judge, clients.size, progress), total, plan.competition)
 
@@ -395,7 +402,7 @@ def _plan(
     trace: Trace | None = None,
 ) -> Plan:
     response = find_equilibrium(
-        game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trim_start
+        game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trims
     )
     plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
     _check_capacity(plan)

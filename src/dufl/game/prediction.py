@@ -17,7 +17,7 @@ import numpy as np
 
 from dufl.errors import InputError
 from dufl.game.dynamics import Array, staleness
-from dufl.game.loss import ConvergenceBound, PowerLaw
+from dufl.game.loss import ConvergenceBound, PowerLaw, scarcity_of
 from dufl.game.mean_field import SMALLEST, find_equilibrium, starting_staleness
 from dufl.game.parameters import Competition, Game
 
@@ -83,8 +83,7 @@ def predict(
     first = int(law.measured_from * game.num_rounds)
     start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
     aged = staleness(total_volume, conservation_rate, start)[first:]
-    with np.errstate(divide="ignore", over="ignore"):  # a tiny volume counts as none
-        scarcity = game.clients.num_clients / total_volume[first:]
+    scarcity = scarcity_of(law, game.clients.num_clients, total_volume)[first:]
     value = float(np.mean(law(scarcity, aged)))
     deviation = law.deviation(scarcity, aged) if np.isfinite(scarcity).all() else float("inf")
     return Prediction(law.unit, value, deviation)
@@ -153,21 +152,38 @@ def cheapest(game: Game, accuracy: float, competition: Competition = "mean-field
     return Reached(high, rate, True, 0.0)
 
 
+def most_accurate(game: Game, payment: float, competition: Competition = "mean-field") -> float:
+    """The conservation rate with the least predicted loss at a payment."""
+    predicted = _predicted(game, competition)
+    return best_rate(lambda rate: predicted(payment, rate).value, game.conservation_range)[0]
+
+
 def _bound(game: Game, competition: Competition) -> Callable[[float, float], float]:
     """The predicted loss that is exceeded with a probability of 10 %, at the clients' equilibrium."""
-    last: list[Array] = []
+    predicted = _predicted(game, competition)
 
     def bound(payment: float, rate: float) -> float:
+        prediction = predicted(payment, rate)
+        return prediction.value + NINETY_ONE_SIDED * prediction.deviation
+
+    return bound
+
+
+def _predicted(game: Game, competition: Competition) -> Callable[[float, float], Prediction]:
+    """The prediction for an offer at the clients' equilibrium, which is searched from the previous one."""
+    last: list[Array] = []
+
+    def predicted(payment: float, rate: float) -> Prediction:
         start = last[0] if last else None
-        trim = game.trim_start
+        trim = game.trims
         found = find_equilibrium(game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim)
         last[:] = [found.total_volume]
         aged = starting_staleness(game.clients, payment, rate, found.announced_volume, competition, trim)
         prediction = predict(game, rate, found.total_volume, aged)
         assert prediction is not None
-        return prediction.value + NINETY_ONE_SIDED * prediction.deviation
+        return prediction
 
-    return bound
+    return predicted
 
 
 def best_rate(cost: Callable[[float], float], rates: tuple[float, float]) -> tuple[float, float]:

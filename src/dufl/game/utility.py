@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.game.dynamics import Array, staleness
-from dufl.game.loss import terms_of
+from dufl.game.loss import scarcity_of, terms_of
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
 
@@ -121,9 +121,7 @@ def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tu
     """
     forgotten = _forgetting(game)[: len(total_volume)]
     if game.loss is not None:
-        scarcity = np.full_like(total_volume, np.inf)
-        with np.errstate(over="ignore"):  # a tiny volume counts as none
-            np.divide(game.clients.num_clients, total_volume, out=scarcity, where=total_volume > 0)
+        scarcity = scarcity_of(game.loss, game.clients.num_clients, total_volume)
         little, old = terms_of(game.loss, scarcity, mean_staleness)
         return forgotten * little, forgotten * old
     noise = game.volume_weight * game.clients.num_clients * game.sampling_noise**2

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dufl.calibration.calibrate import Calibration
-from dufl.calibration.measurements import columns
 from dufl.report.chart_spec import BLUE, DASHES, GREEN, GREY, ORANGE
 from dufl.report.figures import COLUMN, Width, new_figure, save, style
 
@@ -50,7 +49,7 @@ def _scale(calibration: Calibration) -> float:
 
 
 def _draw_fit(axes: Axes, calibration: Calibration) -> None:
-    scarcity, staleness, value = columns(calibration.measurements)
+    scarcity, staleness, value = calibration.points
     scale = _scale(calibration)
     fitted = scale * calibration.law(scarcity, staleness) * np.ones_like(value)
     measured, error = scale * value, scale * calibration.fit.heldout_rmse
@@ -88,7 +87,7 @@ def _fit_title(calibration: Calibration) -> str:
 
 
 def _draw_volume(axes: Axes, calibration: Calibration) -> None:
-    scarcity, staleness, value = columns(calibration.measurements)
+    scarcity, staleness, value = calibration.points
     law, scale = calibration.law, _scale(calibration)
     volumes = np.geomspace(0.85 / scarcity.max(), 1.18 / scarcity.min(), 100)
     _draw_panel(
@@ -107,7 +106,7 @@ def _draw_volume(axes: Axes, calibration: Calibration) -> None:
 
 
 def _draw_age(axes: Axes, calibration: Calibration) -> None:
-    scarcity, staleness, value = columns(calibration.measurements)
+    scarcity, staleness, value = calibration.points
     law, scale = calibration.law, _scale(calibration)
     ages = np.linspace(max(0.9 * staleness.min(), 1e-9), 1.05 * staleness.max(), 100)
     _draw_panel(

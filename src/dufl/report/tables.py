@@ -478,7 +478,7 @@ def calibration_table(calibration: Any) -> Group:
     for head in ("R", "θ", "samples per client", "mean age", "measured", "fitted"):
         pilots.add_column(head, justify="right")
     for m in calibration.measurements:
-        fitted = calibration.law(m.scarcity, m.staleness)
+        fitted = calibration.fitted(m)
         pilots.add_row(
             f"{m.payment:.3g}",
             f"{m.conservation_rate:.3g}",
