@@ -209,7 +209,7 @@ def train(
     (3, True)
     """
     experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
-    require_rounds(experiment.game, "a training needs a number of rounds")
+    require_rounds(experiment.game)
     if out == "":
         raise InputError.of("out", "the name of a directory", "", text="an empty text")
     if out is None and resume:

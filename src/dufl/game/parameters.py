@@ -114,10 +114,10 @@ class Game(Inputs):
         return {**rest, **convergence_weights(**given)}
 
 
-def require_rounds(game: Game, advice: str) -> None:
+def require_rounds(game: Game, rule: str = "'finite' for a training, which needs a number of rounds") -> None:
     """Raise `InputError` for an endless game, where a number of rounds is needed."""
     if game.horizon == "endless":
-        raise InputError.of("horizon", "'finite' here", "endless", text="'endless'", advice=advice)
+        raise InputError.of("horizon", rule, "endless", text="'endless'")
 
 
 class ConvergenceWeights(TypedDict):

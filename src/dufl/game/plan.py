@@ -33,7 +33,7 @@ from dufl.inputs import Inputs
 from dufl.late import late
 
 Method = Literal["stackelberg", "algorithm1"]
-ENDLESS = "`dufl.solve_endless` and `dufl plan` plan an endless service"
+FINITE = "'finite' here: `dufl.solve_endless` and `dufl plan` plan an endless service"
 
 
 class _Method(Inputs):
@@ -286,7 +286,7 @@ def solve(
     True
     """
     game = game or Game()
-    require_rounds(game, ENDLESS)
+    require_rounds(game, FINITE)
     chosen = _Method(method=method, competition=competition)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     given = {name: value for name, value in goals.items() if value is not None}
@@ -370,7 +370,7 @@ def equilibrium(
         CertificateError: if the certificate refuses it.
     """
     game = game or Game()
-    require_rounds(game, ENDLESS)
+    require_rounds(game, FINITE)
     offer = Offer(payment=payment, conservation_rate=conservation_rate)
     chosen = _Method(competition=competition)
     plan = _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
