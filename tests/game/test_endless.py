@@ -178,6 +178,18 @@ def test_shares_of_a_nash_game_add_up_over_any_magnitudes(seed: int) -> None:
         assert held.sum() == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_costs_may_be_sixty_magnitudes_apart(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(2, 8))
+    alpha, beta = 10 ** draw.uniform(-30, 30, (2, count))
+    clients = Clients(1.0, alpha, beta * (draw.random(count) < 0.7))
+    game = Game(clients=clients, payment_range=(0.0, float(10 ** draw.uniform(-20, 40))))
+    plan = solve_endless(game, competition=BOTH[seed % 2])
+    assert plan.certificate.holds(1e-9)
+    assert plan.residual < 1e-12
+
+
 @both
 @pytest.mark.parametrize("change", ["volume", "collection", "both", "payment"])
 def test_the_certificate_refuses_what_is_not_an_equilibrium(change: str, competition: Competition) -> None:

@@ -27,6 +27,7 @@ from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 
 NEWTON = 200  # steps at most
+ROUNDING = 1e-14  # so that p/(1−θ)·(1−θ) is not below p
 CLOSE = 1e-12  # the relative step that ends it; a tangent elsewhere only makes the bound less sharp
 
 
@@ -52,7 +53,7 @@ def certify_stationary(
         gain, none = np.full(clients.size, np.inf), np.zeros(clients.size)  # one sample is paid everything
         return Certificate(competition, none, none, gain, gain, spent, -spent, 0.0)
     paid = payment * (volume / total) if payment > 0 else np.zeros(clients.size)
-    others = np.maximum(total - volume, 0.0)
+    others = _volume_of_others(clients, volume)
     price = np.full(clients.size, payment / total if payment > 0 else 0.0)
     known, best_known = _bound_with_influence(clients, payment, conservation_rate, others)
     fixed, best_fixed = _bound(clients, price, conservation_rate)
@@ -69,6 +70,14 @@ def certify_stationary(
         paid - spent,
         abs(best / total - 1) if total > 0 else 0.0,
     )
+
+
+def _volume_of_others(clients: Clients, volume: Array) -> Array:
+    """F_k = Σ_{j≠k} D_j, as a sum and not as a difference: one client may hold nearly everything."""
+    held = clients.multiplicity * volume
+    before = np.concatenate([[0.0], np.cumsum(held[:-1])])
+    after = np.concatenate([[0.0], np.cumsum(held[:0:-1])])[::-1]
+    return np.asarray(before + after + (clients.multiplicity - 1) * volume)
 
 
 def _law(theta: float, volume: Array, collection: Array) -> Array:
@@ -90,7 +99,7 @@ def _bound(clients: Clients, price: Array, theta: float) -> tuple[Array, Array]:
     alpha, beta = clients.collection_cost, clients.training_cost
     volume = price / (2 * _curvature(clients, theta))
     bounds = []
-    for worth in (2 * alpha * (1 - theta) * volume, price / (1 - theta)):
+    for worth in (2 * alpha * (1 - theta) * volume, price / (1 - theta) * (1 + ROUNDING)):
         held = np.maximum(price - (1 - theta) * worth, 0.0)
         with np.errstate(divide="ignore", over="ignore"):
             earned = np.divide(held**2, 4 * beta, out=np.full(held.shape, np.inf), where=beta > 0)
