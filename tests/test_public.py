@@ -53,6 +53,7 @@ PUBLIC = [
     "Recording",
     "Run",
     "Samples",
+    "StationaryPlan",
     "TensorBoard",
     "Training",
     "Uniform",
@@ -67,6 +68,7 @@ PUBLIC = [
     "grid",
     "load_recording",
     "solve",
+    "solve_endless",
     "sweep",
     "train",
 ]

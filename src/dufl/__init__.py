@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dufl.experiment.train import Run, train
     from dufl.game.certificate import Certificate, certify_profile
     from dufl.game.client import best_response
+    from dufl.game.endless import StationaryPlan, solve_endless
     from dufl.game.leader import Algorithm1Options
     from dufl.game.loss import PowerLaw
     from dufl.game.parameters import Game, convergence_weights
@@ -101,6 +102,7 @@ _HOMES = {
     "Recording": "dufl.data.recording",
     "Run": "dufl.experiment.train",
     "Samples": "dufl.data.samples",
+    "StationaryPlan": "dufl.game.endless",
     "TensorBoard": "dufl.experiment.callbacks",
     "Training": "dufl.learning.settings",
     "Uniform": "dufl.game.population",
@@ -115,6 +117,7 @@ _HOMES = {
     "grid": "dufl.experiment.compare",
     "load_recording": "dufl.data.datasets",
     "solve": "dufl.game.plan",
+    "solve_endless": "dufl.game.endless",
     "sweep": "dufl.experiment.sweep",
     "train": "dufl.experiment.train",
 }
@@ -154,6 +157,7 @@ __all__ = [
     "Recording",
     "Run",
     "Samples",
+    "StationaryPlan",
     "TensorBoard",
     "Training",
     "Uniform",
@@ -168,6 +172,7 @@ __all__ = [
     "grid",
     "load_recording",
     "solve",
+    "solve_endless",
     "sweep",
     "train",
 ]

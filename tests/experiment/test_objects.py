@@ -311,6 +311,7 @@ LATE = (
     *("dufl.report.figures:plot_plan", "dufl.report.figures:plot_run", "dufl.report.figures:plot_comparison"),
     *("dufl.report.tables:plan_html", "dufl.report.tables:run_html", "dufl.experiment.frames:plan_frame"),
     *("dufl.experiment.plan_directory:write_plan", "dufl.experiment.plan_directory:read_plan"),
+    *("dufl.experiment.endless_directory:write_endless", "dufl.report.endless_table:endless_html"),
 )
 
 

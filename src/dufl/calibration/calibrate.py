@@ -30,7 +30,7 @@ from dufl.experiment.config import Experiment, as_experiment, law_table
 from dufl.experiment.frames import make_frame
 from dufl.experiment.train import Run, train
 from dufl.game.loss import PowerLaw
-from dufl.game.parameters import Game, Offer
+from dufl.game.parameters import Game, Offer, require_rounds
 from dufl.game.plan import equilibrium
 from dufl.late import late
 from dufl.learning.federation import Record
@@ -229,6 +229,7 @@ def calibrate(
         The calibration; None if a callback paused a training.
     """
     chosen = as_experiment(experiment)
+    require_rounds(chosen.game)
     dataset = chosen.data.load()
     plain = chosen.replace(game=chosen.game.replace(loss=None)).fitted(dataset)
     recorded = isinstance(dataset, Recording)

@@ -1,11 +1,14 @@
 """`dufl certify`: verify a stored plan from its numbers alone."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dufl.cli.common import Json, progress_bar
+
+if TYPE_CHECKING:
+    from dufl.game.certificate import Certificate
 
 
 def certify(
@@ -15,20 +18,10 @@ def certify(
 ) -> None:
     """Verify a stored plan: the volume law, optimality, no gain from deviating. Exit code 1 on failure."""
     from dufl.experiment.files import to_json
-    from dufl.experiment.plan_directory import read_profile
-    from dufl.game.certificate import certify_profile
 
-    stored = read_profile(folder)
     with progress_bar() as begin:
         begin("certifying")
-        result = certify_profile(
-            stored.game,
-            stored.offer.payment,
-            stored.offer.conservation_rate,
-            stored.volume,
-            stored.collection,
-            stored.competition,
-        )
+        result = _certificate(folder)
     summary = {
         "holds": result.holds(tolerance),
         "volume_law_residual": float(result.law_residual.max()),
@@ -47,3 +40,16 @@ def certify(
             typer.echo(f"{name.replace('_', ' '):<22} {shown}")
     if not summary["holds"]:
         raise typer.Exit(1)
+
+
+def _certificate(folder: Path) -> "Certificate":
+    """The certificate of the plan in a directory, with or without a last round."""
+    from dufl.experiment.endless_directory import certify_endless, is_endless
+    from dufl.experiment.plan_directory import read_profile
+    from dufl.game.certificate import certify_profile
+
+    if is_endless(folder):
+        return certify_endless(folder)
+    stored = read_profile(folder)
+    offer = stored.offer.payment, stored.offer.conservation_rate
+    return certify_profile(stored.game, *offer, stored.volume, stored.collection, stored.competition)

@@ -15,6 +15,7 @@ policy = "dufl"              # follow the plan; or "static", never update; or "p
 
 [game]
 num_rounds = 100             # T
+horizon = "finite"           # or "endless": plan a service without a last round
 time_sensitivity = 0.75      # σ: how much staleness hurts the task
 sampling_noise = 1.0         # ψ: how much a small volume hurts
 payment_weight = 1e-4        # γ: the weight of money against accuracy, in [0, 1]

@@ -1,10 +1,14 @@
 """`dufl plan`: the payment, the conservation rate and what each client collects."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dufl.cli.common import Changes, File, Force, Json, Out, console, parse_changes, progress_bar
+
+if TYPE_CHECKING:
+    from dufl.experiment.config import Experiment
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -47,7 +51,8 @@ def plan(
 
     --payment and --conservation-rate fix these values. If both are fixed, only the clients' response is
     computed. --budget, --accuracy and --point-worth plan for a goal; they need a loss law from `dufl
-    calibrate`.
+    calibrate`. With horizon = "endless" the plan is for a service without a last round, and a budget and what
+    a point is worth are per round.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
@@ -57,6 +62,9 @@ def plan(
     experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     experiment = experiment.for_goal({name: goal for name, goal in goals.items() if goal is not None})
+    if experiment.game.horizon == "endless":
+        _endless(experiment, out, force, json)
+        return
     if out:
         check_output(out, PLAN, force)
     with progress_bar() as begin:
@@ -84,5 +92,28 @@ def plan(
 
     output = console()
     output.print(plan_table(plan, baseline))
+    if out:
+        output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def _endless(experiment: "Experiment", out: Path | None, force: bool, json: bool) -> None:
+    """The plan of a service without a last round."""
+    from dufl.experiment.endless_directory import write_endless
+    from dufl.experiment.files import to_json
+    from dufl.experiment.output import ENDLESS, check_output
+
+    if out:
+        check_output(out, ENDLESS, force)
+    with progress_bar() as begin:
+        begin("searching")
+        plan = experiment.solve_endless()
+        written = write_endless(plan, out, experiment, force=force) if out else []
+    if json:
+        typer.echo(to_json(plan.summary()), nl=False)
+        return
+    from dufl.report.endless_table import endless_table
+
+    output = console()
+    output.print(endless_table(plan))
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

@@ -23,6 +23,7 @@ from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
 from dufl.experiment.sections import ClientsSection, Data, Leader, column
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
+from dufl.game.endless import StationaryPlan, solve_endless
 from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve, with_goal
@@ -151,6 +152,13 @@ class Experiment(Inputs):
             algorithm1=self.leader.algorithm1,
             progress=progress,
         )
+
+    def solve_endless(self) -> StationaryPlan:
+        """Solve the game as a service without a last round and return the server's plan."""
+        if self.leader.method != "stackelberg":
+            rule = "'stackelberg' with horizon = 'endless'"
+            raise InputError.of("leader.method", rule, self.leader.method, text=repr(self.leader.method))
+        return solve_endless(self.game, competition=self.leader.competition)
 
     def for_goal(self, goals: Mapping[str, float]) -> Self:
         """A copy whose plan reaches a goal: at most one of "budget", "accuracy" and "point_worth"."""

@@ -25,7 +25,7 @@ KEYS: dict[str, Sequence[str]] = {
 
 # Other names of a key: first its symbol in a paper, if any, then alternative names.
 SYMBOLS: dict[str, tuple[str, ...]] = {
-    "game.num_rounds": ("T", "rounds", "n_rounds", "num_global_rounds", "horizon"),
+    "game.num_rounds": ("T", "rounds", "n_rounds", "num_global_rounds"),
     "game.time_sensitivity": ("σ", "sigma"),
     "game.sampling_noise": ("ψ", "psi"),
     "game.payment_weight": ("γ", "gamma"),

@@ -46,6 +46,7 @@ class Kind:
 _CONFIG = ("config.toml", "clients.csv", "plan.npz")
 _ITEMS = ("convergence", "clients", "sensitivity", "server", "updates", "table", "leaders")
 PLAN = Kind("plan", (*_CONFIG, "plan.json", "trajectories.*", "cost_surface.*", "utilities.*", "frontier.*"))
+ENDLESS = Kind("endless plan", (*_CONFIG, "plan.json"))
 RUN = Kind(
     "training run",
     (
@@ -70,7 +71,9 @@ REPRODUCTION = Kind(
     "reproduction",
     ("reproduction.json", *(f"{item}.{end}" for item in _ITEMS for end in ("csv", "png", "svg", "pdf"))),
 )
-KINDS = {kind.name: kind for kind in (PLAN, RUN, FLOWER, COMPARISON, CALIBRATION, SWEEP, REPRODUCTION)}
+KINDS = {
+    kind.name: kind for kind in (PLAN, ENDLESS, RUN, FLOWER, COMPARISON, CALIBRATION, SWEEP, REPRODUCTION)
+}
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def _fixed(plan: Plan) -> Game:
 def _manifest(folder: Path) -> Manifest:
     manifest = Manifest.read(folder)
     if manifest is None or manifest.kind != PLAN:
-        raise InputError.of(str(folder), "a directory that `dufl plan --out` wrote", "something else")
+        found = manifest.kind.name if manifest else "something else"
+        raise InputError.of(str(folder), "a directory that `dufl plan --out` wrote", found)
     return manifest
 
 

@@ -36,6 +36,9 @@ def summary(plan: Plan, baseline: Plan | None) -> dict[str, Any]:
         "certificate_holds": plan.certificate.holds(),
         "losing_clients": plan.certificate.losing_clients,
     }
+    endless = plan.endless_offer
+    result["endless_payment"] = endless.payment if endless else None
+    result["endless_conservation_rate"] = endless.conservation_rate if endless else None
     if baseline:
         result["algorithm1_cost"] = baseline.server_cost
         result["algorithm1_payment"] = baseline.payment

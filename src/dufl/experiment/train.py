@@ -19,7 +19,7 @@ from dufl.experiment.predicted import Outcome, outcome_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
-from dufl.game.parameters import Game
+from dufl.game.parameters import Game, require_rounds
 from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
@@ -209,6 +209,7 @@ def train(
     (3, True)
     """
     experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
+    require_rounds(experiment.game)
     if out == "":
         raise InputError.of("out", "the name of a directory", "", text="an empty text")
     if out is None and resume:

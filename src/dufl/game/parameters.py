@@ -1,6 +1,6 @@
 """The validated inputs of the game: the clients, the weights of the server's cost, and the offer."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -10,6 +10,7 @@ from dufl.game.population import Clients
 from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, must_be
 
 Competition = Literal["mean-field", "nash"]
+Horizon = Literal["finite", "endless"]
 Rounds = Annotated[
     Whole, must_be(">= 2", lambda v: v >= 2), must_be("100,000 at most", lambda v: v <= 100_000)
 ]
@@ -43,6 +44,8 @@ class Game(Inputs):
     Attributes:
         clients: the clients of the federation.
         num_rounds: T.
+        horizon: "finite", or "endless" for a service without a last round, which `solve_endless` plans. Then
+            `num_rounds`, initial volumes and `trim_start` have no meaning, and `decay` must be 1.
         time_sensitivity: σ, how much staleness hurts the task.
         sampling_noise: ψ, how much a small volume hurts.
         payment_weight: γ, the server's weight of money against accuracy.
@@ -67,6 +70,7 @@ class Game(Inputs):
 
     clients: Clients = Field(default_factory=Clients.draw)
     num_rounds: Rounds = 100
+    horizon: Horizon = "finite"
     time_sensitivity: NonNegative = 0.75
     sampling_noise: NonNegative = 1.0
     payment_weight: Share = 1e-4
@@ -92,6 +96,13 @@ class Game(Inputs):
             self.volume_weight * self.sampling_noise**2, self.staleness_weight * self.time_sensitivity**2
         )
 
+    @model_validator(mode="after")
+    def _no_last_round(self) -> Self:
+        if self.horizon == "endless" and self.decay != 1:
+            rule = "1 with horizon = 'endless', where no round is the last and all count the same"
+            raise InputError.of("decay", rule, self.decay)
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _weights_from_convexity(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -107,6 +118,12 @@ class Game(Inputs):
             )
         rest = {name: v for name, v in values.items() if name not in given}
         return {**rest, **convergence_weights(**given)}
+
+
+def require_rounds(game: Game, rule: str = "'finite' for a training, which needs a number of rounds") -> None:
+    """Raise `InputError` for an endless game, where a number of rounds is needed."""
+    if game.horizon == "endless":
+        raise InputError.of("horizon", rule, "endless", text="'endless'")
 
 
 class ConvergenceWeights(TypedDict):

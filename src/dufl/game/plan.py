@@ -18,10 +18,11 @@ from dufl.game import leader as leaders
 from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
 from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
+from dufl.game.endless import endless_offer, with_endless_goal
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of, starting_staleness
 from dufl.game.outcomes import Outcomes, outcomes
-from dufl.game.parameters import Competition, Game
+from dufl.game.parameters import Competition, Game, require_rounds
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
 from dufl.game.prediction import Prediction, cheapest, law_of, most_accurate, predict, weight_of_a_point
@@ -32,6 +33,7 @@ from dufl.inputs import Inputs
 from dufl.late import late
 
 Method = Literal["stackelberg", "algorithm1"]
+FINITE = "'finite' here: `dufl.solve_endless` and `dufl plan` plan an endless service"
 
 
 class _Method(Inputs):
@@ -133,6 +135,11 @@ class Plan:
     def prediction(self) -> Prediction | None:
         """What the loss law predicts for training; None unless the law is in a unit."""
         return predict(self.game, self.conservation_rate, self.total_volume, self.starting_staleness)
+
+    @cached_property
+    def endless_offer(self) -> Offer | None:
+        """The best offer if the service did not end (`solve_endless`); None if there is no such service."""
+        return endless_offer(self.game, self.competition)
 
     @cached_property
     def _trajectories(self) -> tuple[Array, Array]:
@@ -277,6 +284,7 @@ def solve(
     True
     """
     game = game or Game()
+    require_rounds(game, FINITE)
     chosen = _Method(method=method, competition=competition)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     given = {name: value for name, value in goals.items() if value is not None}
@@ -306,6 +314,8 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
     For a budget or an accuracy the offer may be so small that first buffers cost more than they earn. There
     clients may begin with less than they have, unless nothing can be paid or `trim_start` is false.
     """
+    if game.horizon == "endless":
+        return with_endless_goal(game, goal, value, competition)
     if goal == "point_worth":
         return game.replace(payment_weight=weight_of_a_point(game, value))
     law_of(game, goal)
@@ -367,6 +377,7 @@ def equilibrium(
         CertificateError: if the certificate refuses it.
     """
     game = game or Game()
+    require_rounds(game, FINITE)
     offer = Offer(payment=payment, conservation_rate=conservation_rate)
     chosen = _Method(competition=competition)
     plan = _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")

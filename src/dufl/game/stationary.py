@@ -9,6 +9,14 @@ In the middle of a long horizon the mean-field equilibrium is constant. A client
 and the server's cost per round is γ·R + c/sqrt(R) + a term of θ alone, with c = (1−γ)·κ2·N·ψ²/sqrt(A/2). Its
 least value over R is at R(θ) = (c/(2γ))^(2/3).
 
+In the Nash game the marginal price is R·(φ−D_k)/φ² instead of p = R/φ. With g_k = α_k·(1−θ)² + β_k, the same
+conditions give 2·g_k·D_k = R·(φ−D_k)/φ², so D_k = φ/(1 + g_k·A) with A = 2φ²/R. That the volumes add up to φ,
+
+    Σ_k 1/(1 + g_k·A) = 1,
+
+determines A(θ), whatever the payment. So φ = sqrt(R·A(θ)/2) holds in both games; in the mean field
+D_k = φ/(g_k·A).
+
 This optimum does not depend on the range of payments. The search in the finite game starts there, so a wide
 range cannot hide it. Two corrections make it a good start for short horizons too: samples that are never
 discarded serve T rounds, so 1−θ is at least 1/T; and if early rounds are forgotten (κ1 < 1), the loss of a
@@ -17,13 +25,14 @@ round is weighted by the mean of κ1^(T−1−t).
 
 import numpy as np
 
-from dufl.game.loss import terms_of
-from dufl.game.parameters import Game
+from dufl.game.loss import Array, terms_of
+from dufl.game.parameters import Competition, Game
 from dufl.game.population import Clients
 
 RATES = 101  # conservation rates that are compared
 PAYMENTS = 241  # payments that are compared under a general loss law
 SMALLEST_SHARE = 1e-12  # of the largest payment
+NEWTON = 100  # steps at most; about six in practice
 
 
 def response(clients: Clients, conservation_rate: float) -> float:
@@ -35,6 +44,57 @@ def response(clients: Clients, conservation_rate: float) -> float:
 def total_volume(clients: Clients, payment: float, conservation_rate: float) -> float:
     """φ = sqrt(R·A(θ)/2), the samples that all clients hold together."""
     return float(np.sqrt(payment * response(clients, conservation_rate) / 2))
+
+
+def responses(clients: Clients, conservation_rates: Array, competition: Competition) -> Array:
+    """A(θ) in either game, for several θ < 1."""
+    fresh = (1 - conservation_rates[:, None]) ** 2
+    marginal = clients.collection_cost * fresh + clients.training_cost
+    if competition == "mean-field":
+        return np.asarray((clients.multiplicity / marginal).sum(axis=1))
+    return _nash_responses(marginal, clients.multiplicity)
+
+
+def shares(clients: Clients, conservation_rate: float, competition: Competition) -> tuple[float, Array]:
+    """A(θ), and the share of the total volume that each client holds."""
+    answer = float(responses(clients, np.array([conservation_rate]), competition)[0])
+    marginal = clients.collection_cost * (1 - conservation_rate) ** 2 + clients.training_cost
+    own = 1.0 if competition == "nash" else 0.0
+    return answer, 1 / (own + marginal * answer)
+
+
+def _nash_responses(marginal: Array, weight: Array) -> Array:
+    """The root A of Σ_k w_k/(1 + g_k·A) = 1, for every row of g.
+
+    With the cheapest client's g_1, ratios ρ_k = g_k/g_1 ≥ 1 and y = g_1·A, one client less of the cheapest
+    type and all terms times 1 + y, the equation is without cancellation
+
+        y = L(y) = Σ_k w_k·(1 + y)/(1 + ρ_k·y),    L(∞) ≤ y ≤ L(0) = N − 1.
+
+    L falls, and log y − log L(y) has a slope from 1 to 2 in log y: there is one root, and Newton's method in
+    log y finds it in a few steps. A step that leaves the bracket is replaced by its middle.
+    """
+    cheapest = marginal.min(axis=1, keepdims=True)
+    ratio = marginal / cheapest
+    others = np.broadcast_to(weight, ratio.shape).copy()
+    np.put_along_axis(
+        others, ratio.argmin(axis=1)[:, None], weight[ratio.argmin(axis=1)][:, None] - 1, axis=1
+    )
+    low, high = np.log((others / ratio).sum(axis=1)), np.log(others.sum(axis=1))
+    x = (low + high) / 2
+    for _ in range(NEWTON):
+        y = np.exp(x)[:, None]
+        part = others / (1 + ratio * y)
+        value = (1 + y[:, 0]) * part.sum(axis=1)
+        excess = x - np.log(value)
+        slope = 1 + y[:, 0] * (part * ((1 - ratio) / (1 + ratio * y))).sum(axis=1) / -value
+        low, high = np.where(excess <= 0, x, low), np.where(excess >= 0, x, high)
+        newton = x - excess / slope
+        after = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        moved, x = np.abs(after - x).max(), after
+        if moved <= 4e-16 * (1 + np.abs(x).max()):
+            break
+    return np.asarray(np.exp(x) / cheapest[:, 0])
 
 
 def likely_offer(game: Game) -> tuple[float, float]:

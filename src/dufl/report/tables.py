@@ -21,6 +21,7 @@ from dufl.formatting import count, duration, money, number, percent
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
 from dufl.learning.federation import Record
+from dufl.report.endless_table import endless_rows
 from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
 from dufl.report.plan_charts import TERMS, rows_by_values, value_text
 from dufl.report.predictions import (
@@ -82,7 +83,7 @@ def _server_rows(plan: Plan, baseline: Plan | None) -> Rows:
     if baseline is not None:
         rows.append(("cost of Algorithm 1", _against(baseline.server_cost, cost.total)))
         rows.append(("payment of Algorithm 1", _against(baseline.payment, plan.payment)))
-    return rows
+    return [*rows, *endless_rows(plan)]
 
 
 def _terms(values: Any) -> Rows:
