@@ -235,7 +235,7 @@ def calibrate(
             on_pilot(index, offer, record)
 
         run = train(
-            plain.replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
+            plain.planned_once().replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
             out=None if out is None else Path(out) / f"pilot-{index:02d}",
             resume=out is not None,
             dataset=dataset,

@@ -20,6 +20,7 @@ from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
 from dufl.learning.policies import POLICIES
+from dufl.learning.replanning import KEY as REPLAN
 from dufl.plugins import describe
 
 Settings = dict[str, Any]
@@ -92,8 +93,8 @@ class Group:
 
     @property
     def family(self) -> str:
-        """All settings except the policy."""
-        settings = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
+        """All settings except the policy, and when the policy "dufl" plans again."""
+        settings = {key: v for key, v in self.every[0].settings.items() if key not in ("policy", REPLAN)}
         return json.dumps(settings, sort_keys=True)
 
     @property
@@ -231,7 +232,8 @@ def _label(settings: Settings, differing: Sequence[str]) -> str:
     policy = str(settings["policy"])
     parts = [_NAMES.get(policy, policy)]
     parts += [Path(settings[key]).name for key in _WITHOUT_KEY[1:] if key in differing]
-    parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _WITHOUT_KEY]
+    other = [key for key in differing if key not in _WITHOUT_KEY and (key != REPLAN or policy == "dufl")]
+    parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in other]
     return ", ".join(parts)
 
 

@@ -15,6 +15,7 @@ from dufl.experiment.train import Run
 from dufl.game.plan import Offer, Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
+from dufl.learning.replanning import KEY as REPLAN
 
 SHOWN = 4  # plans at most that are shown in full
 
@@ -93,7 +94,8 @@ def planned_runs(group: Group) -> list[Run]:
 def _key(group: Group) -> str:
     """What a plan depends on."""
     sections = ("game.", "clients.", "leader.")
-    settings = {key: value for key, value in group.every[0].settings.items() if key.startswith(sections)}
+    every = group.every[0].settings
+    settings = {key: v for key, v in every.items() if key.startswith(sections) and key != REPLAN}
     negotiated = [_agreed(stored) for stored in group.every if is_negotiated(stored)]
     offers = [deal.offer.model_dump() for deal in negotiated[:1] if deal and not deal.first_round]
     return json.dumps([settings, offers], sort_keys=True)
