@@ -18,7 +18,6 @@ from dufl.experiment.callbacks import Action, Callback, Callbacks
 from dufl.experiment.config import Experiment, as_experiment
 from dufl.experiment.predicted import Outcome, Tracking, outcome_of, tracking_of
 from dufl.experiment.recorded import over_time
-from dufl.experiment.remaining import Held, remaining_of
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
 from dufl.game.parameters import Game
@@ -30,6 +29,8 @@ from dufl.learning.policies import Planned, Policy, make_policy
 from dufl.learning.replanning import Replanned
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
+
+Held = tuple[list[int], list[int]]  # the number of samples of every client, and the sum of their ages
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,6 +143,8 @@ class Run:
         Args:
             num_rounds: how many rounds to plan; by default those that are left.
         """
+        from dufl.experiment.remaining import remaining_of
+
         return remaining_of(self, num_rounds)
 
     @property

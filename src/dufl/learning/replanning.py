@@ -9,9 +9,13 @@ offers are in the records, and the clients' response to an offer is unique.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from dufl.errors import InputError
+from dufl.game.dynamics import Array, collection
 from dufl.game.loss import PARAMETERS
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Plan
@@ -115,6 +119,32 @@ def stages_of(plan: Plan, records: Sequence[Record]) -> list[Stage]:
             offer = Offer(payment=record.replan.payment, conservation_rate=record.replan.conservation_rate)
             stages.append(Stage(record.round, response(game, offer, plan.competition)))
     return stages
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What was planned for every round of a run, by the plan that it followed then.
+
+    Attributes:
+        total_volume: φ(t).
+        mean_staleness: S(t).
+        collection: of all clients, in every round but the last.
+    """
+
+    total_volume: Array
+    mean_staleness: Array
+    collection: Array
+
+
+def course_of(plan: Plan, records: Sequence[Record]) -> Course:
+    """The planned totals of a run; those of the plan if it was never planned again."""
+    parts = (plan.total_volume, plan.mean_staleness, collection(plan.total_volume, plan.conservation_rate))
+    total, aged, joined = (np.array(part) for part in parts)
+    for stage in stages_of(plan, records)[1:]:
+        first, new = stage.first_round, stage.plan
+        total[first:], aged[first:] = new.total_volume, new.mean_staleness
+        joined[first:] = collection(new.total_volume, new.conservation_rate)
+    return Course(total, aged, joined)
 
 
 def following(plan: Plan, records: Sequence[Record], seed: int) -> Planned | Replanned:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from dufl.errors import InputError
 from dufl.experiment.files import read_bytes
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
-from dufl.experiment.predicted import Outcome, mean_outcome, outcome_of
+from dufl.experiment.predicted import Outcome, Tracking, mean_outcome, outcome_of, tracking_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
 from dufl.game.plan import Offer, Plan, equilibrium
@@ -47,6 +48,15 @@ class Planning:
         runs = [run for group in self.followers for run in group.runs]
         known = [(run, outcome_of(self.plan, run.records)) for run in runs]
         return [(sum(r.payment for r in run.records) / len(run.records), o) for run, o in known if o]
+
+    @cached_property
+    def tracked(self) -> list[tuple[Run, Tracking]]:
+        """The runs that follow the plan, with what was predicted and measured round by round."""
+        if self.replanned:
+            return []
+        runs = [run for group in self.followers for run in group.runs]
+        known = [(run, tracking_of(self.plan, run.records)) for run in runs]
+        return [(run, tracking) for run, tracking in known if tracking is not None]
 
     @property
     def outcome(self) -> Outcome | None:
