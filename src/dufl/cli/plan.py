@@ -1,12 +1,15 @@
 """`dufl plan`: the payment, the conservation rate and what each client collects."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dufl.cli.common import Changes, File, Force, Json, Out, console, parse_changes, progress_bar
 from dufl.errors import InputError
+
+if TYPE_CHECKING:
+    from dufl.experiment.remaining import Remaining
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -74,10 +77,10 @@ def plan(
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
-    from dufl.experiment.remaining import read_remaining, remaining_summary
+    from dufl.experiment.remaining import remaining_summary
 
     check_source(file, source, rounds)
-    rest = None if source is None else read_remaining(source, parse_changes(changes), rounds)
+    rest = None if source is None else remaining(source, parse_changes(changes), rounds)
     whole = Experiment.from_toml(file, parse_changes(changes)) if rest is None else rest.experiment
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     wanted = {name: goal for name, goal in goals.items() if goal is not None}
@@ -127,3 +130,13 @@ def check_source(file: Path | None, source: Path | None, rounds: int | None) -> 
         raise InputError.of("--from", "given without FILE", file)
     if source is None and rounds is not None:
         raise InputError.of("--rounds", "left out without --from: use --set game.num_rounds", rounds)
+
+
+def remaining(source: Path, changes: dict[str, Any], rounds: int | None) -> "Remaining":
+    """What is left of the run in a run directory."""
+    from dufl.experiment.remaining import read_remaining
+
+    try:
+        return read_remaining(source, changes, rounds)
+    except InputError as error:
+        raise (error.renamed("--rounds") if error.field == "num_rounds" else error) from None

@@ -72,10 +72,9 @@ def read_remaining(folder: Path, changes: Changes | None = None, num_rounds: int
     place = RunDirectory(folder)
     if not place.exists:
         raise InputError.of("RUN_DIR", "a run directory of `dufl train`", folder)
-    if "game.num_rounds" in (changes or {}):
-        raise InputError.of(
-            "game.num_rounds", "that of the run: use --rounds", (changes or {})["game.num_rounds"]
-        )
+    if changes and "game.num_rounds" in changes:
+        rule = "that of the run: use --rounds for another number"
+        raise InputError.of("game.num_rounds", rule, changes["game.num_rounds"])
     run = replace(Run.load(folder), experiment=place.load(changes))
     over = _held(run)[0]
     experiment = run.experiment.planned_once()
