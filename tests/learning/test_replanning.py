@@ -23,6 +23,7 @@ from dufl import (
     train,
 )
 from dufl.experiment.compare import grid
+from dufl.experiment.config import law_table
 from dufl.game.loss import PARAMETERS
 from dufl.game.remaining import remaining_game, replan, response
 from dufl.learning.replanning import Replanned, following, stages_of
@@ -360,3 +361,28 @@ def test_nash_competition_is_kept() -> None:
     run = train(config.replace(leader=Leader(replan_every=5, competition="nash")))
     assert run.plan is not None
     assert {stage.plan.competition for stage in stages_of(run.plan, run.records)} == {"nash"}
+
+
+def test_the_course_of_trainings_is_no_drift() -> None:
+    """If trainings are known to go on like this, blocks are where they are expected, and the law stays."""
+    run = train(experiment())
+    assert run.tracking is not None
+    errors = [block.measured for block in run.tracking.blocks]
+    mean = float(np.mean([1 - a for a in run.tracking.measured]))
+    at = run.tracking.blocks[0].prediction.value
+    course = tuple(error - mean for error in errors)
+    law = LAW.replace(course=course, course_deviation=(0.01,) * 4, floor=LAW.floor + mean - at)
+    known = experiment("drift", loss=law)
+    calm = train(known)
+    assert not calm.replans
+    assert calm.tracking is not None
+    for block in calm.tracking.blocks:
+        assert block.inside
+        assert block.prediction.deviation > LAW.noise
+    new = updated_law(known.game, calm.records)
+    assert new is not None
+    assert new.floor == pytest.approx(law.floor, abs=0.01)
+    assert Experiment.from_toml(changes={"game.loss": law_table(law)}).game.loss == law
+    with pytest.raises(InputError) as error:
+        law.replace(course=(0.1,))
+    assert error.value.field == "course_deviation"

@@ -288,8 +288,10 @@ def law_table(law: Any) -> Any:
     """A loss law as a TOML table; a user's own is described."""
     if not isinstance(law, PowerLaw):
         return describe(law)
-    table = law.model_dump(exclude_none=True)
-    return {name: [list(row) for row in v] if name == "covariance" else v for name, v in table.items()}
+    table = {name: v for name, v in law.model_dump(exclude_none=True).items() if v != ()}
+    return {
+        name: [list(row) for row in v] if name == "covariance" else _plain(v) for name, v in table.items()
+    }
 
 
 def _plain(value: Any) -> Any:

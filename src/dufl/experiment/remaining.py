@@ -17,7 +17,7 @@ from dufl.game.parameters import Game, Offer
 from dufl.game.remaining import Choice, remaining_game, replan
 from dufl.game.search import Progress
 from dufl.learning.federation import Record
-from dufl.learning.tracking import observations, updated_law
+from dufl.learning.tracking import course_at, observations, updated_law
 
 
 def remaining_of(run: Run, num_rounds: int | None = None) -> Game:
@@ -30,11 +30,21 @@ def remaining_of(run: Run, num_rounds: int | None = None) -> Game:
     if over >= game.num_rounds and num_rounds is None:
         rule = "given for a run that has finished: there are no rounds left"
         raise InputError.of("num_rounds", rule, None, text="nothing")
-    law = updated_law(game, run.records[:over])
+    law = _onwards(updated_law(game, run.records[:over]), game.num_rounds, over, num_rounds)
     volume = np.array(volumes, np.float64)
     staleness = np.divide(ages, volume, out=np.ones_like(volume), where=volume > 0)
     older = 1.0 if over >= game.num_rounds else 0.0
     return remaining_game(game, over, volume, staleness + older, law, num_rounds)
+
+
+def _onwards(law: PowerLaw | None, num_rounds: int, over: int, planned: int | None) -> PowerLaw | None:
+    """The law with the floor of the rounds that are planned, by the course of the law."""
+    if law is None or not law.course:
+        return law
+    first = max(over, int(law.measured_from * num_rounds))
+    rounds = range(first, max(num_rounds if planned is None else over + planned, first + 1))
+    moved = float(np.mean([course_at(law, num_rounds, t)[0] for t in rounds]))
+    return law.replace(floor=law.floor + moved)
 
 
 @dataclass(frozen=True, eq=False)

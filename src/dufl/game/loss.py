@@ -35,6 +35,7 @@ PARAMETERS = (
     "flow_weight",
     "flow_exponent",
 )
+LISTS = ("covariance", "course", "course_deviation")
 Exponent = Annotated[Number, must_be("in (0, 50]", lambda v: 0 < v <= 50)]
 Covariance = Annotated[
     tuple[tuple[Number, ...], ...],
@@ -63,6 +64,9 @@ class PowerLaw(Inputs):
             1 whenever the staleness rises by this much. None if the law holds for any age.
         measured_from: the share of the rounds after which it was measured; predictions are means over the
             rounds after it.
+        course: by how much the loss of each quarter of these rounds differs from their mean, in most
+            trainings; empty if that is not known.
+        course_deviation: the standard deviation of it between trainings; empty is 0.
 
     >>> law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
     >>> law(0.01, 1.0)
@@ -81,6 +85,14 @@ class PowerLaw(Inputs):
     noise: NonNegative = 0.0
     oldest: Positive | None = None
     measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
+    course: tuple[Number, ...] = ()
+    course_deviation: tuple[NonNegative, ...] = ()
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the course and its deviation against each other."""
+        if self.course_deviation and len(self.course_deviation) != len(self.course):
+            rule = f"as many numbers as course, {len(self.course)}"
+            raise InputError.of("course_deviation", rule, len(self.course_deviation))
 
     @property
     def parameters(self) -> Array:
@@ -144,7 +156,7 @@ def checked_law(value: object) -> LossLaw | None:
     if value is None or isinstance(value, PowerLaw):
         return value
     if isinstance(value, dict):
-        table: dict[str, Any] = {n: _tupled(v) if n == "covariance" else v for n, v in value.items()}
+        table: dict[str, Any] = {n: _tupled(v) if n in LISTS else v for n, v in value.items()}
         return PowerLaw(**table)
     if not callable(value):
         rule = "a table of a power law, a PowerLaw, or a function of (N/D, S)"
@@ -153,7 +165,7 @@ def checked_law(value: object) -> LossLaw | None:
 
 
 def _tupled(value: object) -> object:
-    return tuple(tuple(row) for row in value) if isinstance(value, list) else value
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def terms_of(law: LossLaw, scarcity: Array, staleness: Array) -> tuple[Array, Array]:

@@ -76,7 +76,8 @@ def remaining_game(
     )
     loss = game.loss if law is None else law
     if isinstance(loss, PowerLaw):
-        loss = loss.replace(measured_from=_measured_from(loss, game.num_rounds, round, left))
+        late = _measured_from(loss, game.num_rounds, round, left)
+        loss = loss.replace(measured_from=late, course=(), course_deviation=())  # that of the whole game
     return game.replace(clients=held, num_rounds=left, trim_start=False, loss=loss)
 
 

@@ -4,13 +4,14 @@ A run is mostly at one point (N/D, S). It cannot tell the parameters β of a law
 fitted again. What a calibration knows, β ~ N(β₀, Σ), is the prior. Block i of the run's rounds has the
 measured mean loss
 
-    yᵢ = mean_t ℓ_β(N/D(t), S(t)) + r + eᵢ,    r ~ N(0, s²),    eᵢ ~ N(0, s²)
+    yᵢ = mean_t ℓ_β(N/D(t), S(t)) + r + eᵢ,    r ~ N(0, s²),    eᵢ ~ N(0, s² + dᵢ²)
 
-where s is the noise of the law. r is what the run has of its own, such as its seed, in all of its rounds; the
-floor takes it. So the prior of this run is P = Σ + s²·e₀e₀ᵀ, with e₀ the floor. Rounds of a block are
-correlated: their mean is one measurement. With the rows gᵢ = mean_t ∂ℓ/∂β at β₀ in G, the posterior is
+where s is the noise of the law, and dᵢ is what the block scatters beyond it. r is what the run has of its
+own, such as its seed, in all of its rounds; the floor takes it. So the prior of this run is P = Σ + s²·e₀e₀ᵀ,
+with e₀ the floor. Rounds of a block are correlated: their mean is one measurement. With the rows
+gᵢ = mean_t ∂ℓ/∂β at β₀ in G, the posterior is
 
-    β = β₀ + K·(y − ℓ(β₀)),    K = P·Gᵀ·(G·P·Gᵀ + s²·I)⁻¹,    covariance P − K·G·P
+    β = β₀ + K·(y − ℓ(β₀)),    K = P·Gᵀ·(G·P·Gᵀ + diag(s² + dᵢ²))⁻¹,    covariance P − K·G·P
 
 (generalized least squares with a ridge, to first order). A weight or exponent that would leave its bounds is
 measured to be at the bound, without noise. If the covariance is 0 or not known, only the floor moves; if the
@@ -37,11 +38,13 @@ class Observation:
         scarcity: N/D of the rounds.
         staleness: their mean staleness S.
         value: the mean loss that was measured in them, in the unit of the law.
+        deviation: the standard deviation of the measurement beyond the noise of the law.
     """
 
     scarcity: Array
     staleness: Array
     value: float
+    deviation: float = 0.0
 
 
 def updated(law: PowerLaw, observations: Sequence[Observation]) -> PowerLaw:
@@ -56,7 +59,7 @@ def updated(law: PowerLaw, observations: Sequence[Observation]) -> PowerLaw:
         (
             law.gradient(o.scarcity, o.staleness).mean(axis=1),
             o.value - float(np.mean(law(o.scarcity, o.staleness))),
-            law.noise**2,
+            law.noise**2 + o.deviation**2,
         )
         for o in observations
     ]

@@ -2,6 +2,7 @@
 
 A law is about the late rounds of a run. They are divided into four blocks. The mean over a block is compared
 with its 90 % interval, since single rounds scatter more than the law's noise says, and neighbours are alike.
+Where a calibration has measured how trainings go on during the late rounds (`course`), that is added.
 """
 
 import math
@@ -52,6 +53,19 @@ def late_blocks(law: PowerLaw, num_rounds: int) -> list[range]:
     return [range(begin, min(begin + length, num_rounds)) for begin in range(first, num_rounds, length)]
 
 
+def course_at(law: PowerLaw, num_rounds: int, round: int) -> tuple[float, float]:
+    """By how much the loss of a late round differs from the mean over all of them, and its deviation.
+
+    The last quarter is taken for later rounds, and 0 if it is not known.
+    """
+    if not law.course:
+        return 0.0, 0.0
+    blocks = late_blocks(law, num_rounds)
+    place = next((i for i, block in enumerate(blocks) if round < block.stop), len(blocks) - 1)
+    quarter = place * len(law.course) // len(blocks)
+    return law.course[quarter], law.course_deviation[quarter] if law.course_deviation else 0.0
+
+
 def measured_loss(record: Record, unit: str) -> float:
     """The loss of a round in a unit; NaN if it is unknown, nobody held data, or nothing was paid for it.
 
@@ -77,7 +91,8 @@ def observations(game: Game, records: Sequence[Record]) -> list[Observation]:
             scarcity = np.array([game.clients.num_clients / record.total_volume for record in known])
             aged = np.array([record.mean_age for record in known])
             value = float(np.mean([measured_loss(record, law.unit) for record in known]))
-            seen.append(Observation(scarcity, aged, value))
+            moved, deviation = course_at(law, game.num_rounds, block.start)
+            seen.append(Observation(scarcity, aged, value - moved, deviation))
     return seen
 
 
@@ -129,7 +144,7 @@ def compared_blocks(stages: Sequence[Stage], records: Sequence[Record]) -> list[
 
 
 def predicted_rounds(stages: Sequence[Stage], rounds: Sequence[int]) -> tuple[Array, Array]:
-    """The predicted loss of some rounds by the plan of each, and its standard deviation."""
+    """The predicted loss of some rounds by the plan of each and the course of the law, and its deviation."""
     parts = []
     for stage, after in zip(stages, [*stages[1:], None], strict=True):
         end = math.inf if after is None else after.first_round
@@ -137,7 +152,9 @@ def predicted_rounds(stages: Sequence[Stage], rounds: Sequence[int]) -> tuple[Ar
         if own:
             parts.append(stage.predicted(own))
     values, deviations = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return values, deviations
+    game = stages[0].plan.game
+    course = np.array([course_at(game.loss, game.num_rounds, t) for t in rounds])
+    return values + course[:, 0], np.hypot(deviations, course[:, 1])
 
 
 def stage_of(stages: Sequence[Stage], round: int) -> Stage:
