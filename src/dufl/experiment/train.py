@@ -119,7 +119,7 @@ class Run:
             **({"replans": self.replans} if self.experiment.leader.replan_every is not None else {}),
         }
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome | None:
         """What the plan's loss law predicted, and what was measured; None if nothing was predicted."""
         return outcome_of(self.plan, self.records)

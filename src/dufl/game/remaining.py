@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dufl.errors import CapacityError, CertificateError, InputError, NegativeUtilityWarning
 from dufl.game.loss import LossLaw, PowerLaw
+from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.plan import Plan, equilibrium
 from dufl.game.population import Clients
@@ -109,8 +110,14 @@ def replan(
     return Choice(new if fair else old, old)
 
 
-def response(game: Game, offer: Offer, competition: Competition) -> Plan:
-    """The clients' equilibrium for an offer."""
+def response(game: Game, offer: Offer, competition: Competition, certified: bool = True) -> Plan:
+    """The clients' equilibrium for an offer; without its certificate if it had one before."""
+    if not certified:
+        pair = offer.payment, offer.conservation_rate
+        found = find_equilibrium(
+            game.clients, game.num_rounds, *pair, competition, trim_start=game.trim_start
+        )
+        return Plan(game, *pair, found, competition, "given")
     return equilibrium(
         game,
         payment=offer.payment,

@@ -117,7 +117,7 @@ def stages_of(plan: Plan, records: Sequence[Record]) -> list[Stage]:
         if record.replan is not None:
             game = _remaining(plan.game, records[: record.round], record.volumes, record.mean_age)
             offer = Offer(payment=record.replan.payment, conservation_rate=record.replan.conservation_rate)
-            stages.append(Stage(record.round, response(game, offer, plan.competition)))
+            stages.append(Stage(record.round, response(game, offer, plan.competition, certified=False)))
     return stages
 
 
