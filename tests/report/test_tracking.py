@@ -1,19 +1,22 @@
 """Predicted and measured round by round, and new plans, in tables, reports and on the command line."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dufl import Clients, Experiment, Game, Leader, PowerLaw, Run, Training, train
+from dufl import Clients, Experiment, Game, InputError, Leader, PowerLaw, Run, Training, train
 from dufl.experiment.config import law_table
 from dufl.learning.replanning import course_of
 from dufl.report.tables import run_html
 from dufl.report.tracking import block_table, parted_sentence, replan_rows, replan_table, tracking_chart
 from dufl.report.training_report import write_report
 from loading import pausing
+from results import change_lines
 
 LAW = PowerLaw(
     floor=0.05, volume_weight=0.5, volume_exponent=0.4, staleness_weight=0.05, noise=0.01, measured_from=0.2
@@ -94,6 +97,41 @@ def test_what_cannot_be_planned_from_is_refused(stored: Run, tmp_path: Path, duf
         code, shown, said = dufl_command("plan", *arguments)
         assert (code, shown) == (2, "")
         assert said.startswith("error: ")
+
+
+def damage(name: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """A change of the first new plan in the metrics of a run."""
+
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines[4]["replan"][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        damage("payment", -1.0),
+        damage("payment", None),
+        damage("conservation_rate", 1.5),
+        damage("conservation_rate", None),
+        damage("law", {"floor": 0.1}),
+        damage("law", []),
+        damage("drift", "yes"),
+        damage("observations", 0.5),
+        damage("more", 1),
+        lambda lines: lines[0].update(replan=lines[4]["replan"]),
+        lambda lines: lines[11].update(replan=lines[4]["replan"]),
+        lambda lines: lines[4].update(replan=7),
+    ],
+)
+def test_damaged_plans_in_the_metrics_are_refused(change: Any, stored: Run, tmp_path: Path) -> None:
+    """With a sentence that names the file."""
+    assert stored.folder is not None
+    shutil.copytree(stored.folder, tmp_path / "run")
+    change_lines(tmp_path / "run", change)
+    with pytest.raises(InputError, match=r"metrics\.jsonl"):
+        Run.load(tmp_path / "run")
 
 
 def test_training_on_the_command_line(tmp_path: Path, dufl_command: Any) -> None:

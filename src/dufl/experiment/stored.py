@@ -19,6 +19,7 @@ from dufl.experiment.run_directory import FREE, RunDirectory
 from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
+from dufl.game.remaining import LEAST_ROUNDS
 from dufl.learning.policies import POLICIES
 from dufl.learning.replanning import KEY as REPLAN
 from dufl.plugins import describe
@@ -204,6 +205,10 @@ def _read(place: RunDirectory) -> Stored:
     if len(run.records) > config.game.num_rounds:
         rule = f"of at most {config.game.num_rounds} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
+    for record in run.records:
+        if record.replan and not 0 < record.round <= config.game.num_rounds - LEAST_ROUNDS:
+            rule = f"with new plans for at least {LEAST_ROUNDS} rounds"
+            raise InputError.of(f"{place.folder}/metrics.jsonl", rule, f"one in round {record.round}")
     return Stored(run, place.environment(), _settings(config, run.recorded), place)
 
 
