@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from dufl.calibration.course import course_of
 from dufl.calibration.fit import Fit, fit_laws
 from dufl.calibration.measurements import (
     RECORDED,
@@ -251,7 +252,7 @@ def calibrate(
             on_pilot(index, offer, record)
 
         run = train(
-            plain.replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
+            plain.planned_once().replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
             out=None if out is None else Path(out) / f"pilot-{index:02d}",
             resume=out is not None,
             dataset=dataset,
@@ -270,7 +271,7 @@ def fit_runs(
     measured = tuple(measure(run, metric) for run in runs)
     fit, candidates = fit_laws(measured, metric)
     oldest = MARGIN * max(m.staleness for m in measured)
-    law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest)
+    law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest, **course_of(runs, metric))
     recorded = runs[0].records[-1].period is not None
     return Calibration(law, fit, tuple(candidates), measured, experiment, recorded)
 

@@ -43,6 +43,8 @@ seed = 0
 [leader]
 method = "stackelberg"      # or "algorithm1", the paper's loop
 competition = "mean-field"   # or "nash": each client accounts for its influence on the total
+# replan_every = 10          # rounds after which a training plans the rest again, or "drift": when it leaves
+#                            # the prediction; needs a loss law from `dufl calibrate`; default: never
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
 evaluations = 30             # of the cost per Bayesian search

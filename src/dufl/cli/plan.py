@@ -1,14 +1,16 @@
 """`dufl plan`: the payment, the conservation rate and what each client collects."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dufl.cli.common import Changes, File, Force, Json, Out, console, parse_changes, progress_bar
+from dufl.errors import InputError
 
 if TYPE_CHECKING:
     from dufl.experiment.config import Experiment
+    from dufl.experiment.remaining import Remaining
 
 Payment = Annotated[float | None, typer.Option(help="Fix the payment R per round.", show_default=False)]
 Rate = Annotated[float | None, typer.Option(help="Fix the conservation rate θ.", show_default=False)]
@@ -33,6 +35,22 @@ Trajectories = Annotated[
     ),
 ]
 
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN_DIR",
+        help="Plan the remaining rounds of this run again, from what its clients hold and what it measured.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds", min=2, help="With --from: plan this many rounds. Default: those left.", show_default=False
+    ),
+]
+
 
 def plan(
     file: File = None,
@@ -42,6 +60,8 @@ def plan(
     budget: Budget = None,
     accuracy: Accuracy = None,
     point_worth: PointWorth = None,
+    source: From = None,
+    rounds: Rounds = None,
     out: Out = None,
     force: Force = False,
     json: Json = False,
@@ -53,15 +73,21 @@ def plan(
     computed. --budget, --accuracy and --point-worth plan for a goal; they need a loss law from `dufl
     calibrate`. With horizon = "endless" the plan is for a service without a last round, and a budget and what
     a point is worth are per round.
+    --from plans the rest of a training again, in place of FILE. The new plan never costs more than the offer
+    that the training made.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
+    from dufl.experiment.remaining import remaining_summary
 
-    experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
+    check_source(file, source, rounds)
+    rest = None if source is None else remaining(source, parse_changes(changes), rounds)
+    whole = Experiment.from_toml(file, parse_changes(changes)) if rest is None else rest.experiment
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
-    experiment = experiment.for_goal({name: goal for name, goal in goals.items() if goal is not None})
+    wanted = {name: goal for name, goal in goals.items() if goal is not None}
+    experiment = whole.fixed(payment, conservation_rate).for_goal(wanted)
     if experiment.game.horizon == "endless":
         _endless(experiment, out, force, json)
         return
@@ -69,7 +95,11 @@ def plan(
         check_output(out, PLAN, force)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
-        plan = offered(experiment) if given else experiment.solve(begin("searching"))
+        choice = rest.replan(begin("searching")) if rest and experiment is whole else None
+        if choice is not None:
+            plan = choice.plan
+        else:
+            plan = offered(experiment) if given else experiment.solve(begin("searching"))
         baseline = baseline_of(plan, begin("comparing with Algorithm 1")) if has_baseline(plan) else None
         if out:
             from dufl.experiment.plan_directory import write_plan
@@ -86,12 +116,16 @@ def plan(
                 force=force,
             )
     if json:
-        typer.echo(to_json(summary(plan, baseline)), nl=False)
+        facts = remaining_summary(rest, choice) if rest else {}
+        typer.echo(to_json(summary(plan, baseline) | facts), nl=False)
         return
     from dufl.report.tables import plan_table
+    from dufl.report.tracking import remaining_text
 
     output = console()
     output.print(plan_table(plan, baseline))
+    if rest:
+        output.print(remaining_text(rest, choice), soft_wrap=True)
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
@@ -117,3 +151,21 @@ def _endless(experiment: "Experiment", out: Path | None, force: bool, json: bool
     output.print(endless_table(plan))
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def check_source(file: Path | None, source: Path | None, rounds: int | None) -> None:
+    """Raise an error if --from is given with a file, or --rounds without --from."""
+    if source is not None and file is not None:
+        raise InputError.of("--from", "given without FILE", file)
+    if source is None and rounds is not None:
+        raise InputError.of("--rounds", "left out without --from: use --set game.num_rounds", rounds)
+
+
+def remaining(source: Path, changes: dict[str, Any], rounds: int | None) -> "Remaining":
+    """What is left of the run in a run directory."""
+    from dufl.experiment.remaining import read_remaining
+
+    try:
+        return read_remaining(source, changes, rounds)
+    except InputError as error:
+        raise (error.renamed("--rounds") if error.field == "num_rounds" else error) from None

@@ -42,11 +42,11 @@ class IntegerPlan:
 
 
 def integer_plan(
-    volume: npt.ArrayLike, conservation_rate: float, seed: int = 0, client: int = 0
+    volume: npt.ArrayLike, conservation_rate: float, seed: int = 0, client: int = 0, first_round: int = 0
 ) -> IntegerPlan:
     """The plan D(t) of one client in numbers of samples.
 
-    The direction of rounding depends on (seed, client, round) alone.
+    The direction of rounding depends on (seed, client, round) alone; round 0 of the plan is `first_round`.
 
     >>> plan = integer_plan([4.0, 3.4, 3.1], conservation_rate=0.5)
     >>> plan.size.tolist(), (plan.keep + plan.fresh).tolist()
@@ -62,7 +62,9 @@ def integer_plan(
         target = int(size[t + 1])
         share = min(conservation_rate * planned[t] / planned[t + 1], 1.0) if planned[t + 1] > 0 else 0.0
         wanted = share * target + owed
-        up = np.random.default_rng([seed, client, t + 1, 6]).random() < wanted - math.floor(wanted)
+        up = np.random.default_rng([seed, client, first_round + t + 1, 6]).random() < wanted - math.floor(
+            wanted
+        )
         rounded = math.floor(wanted) + int(up)
         least = int(size[t]) if conservation_rate == 1 else 0  # nothing is discarded
         keep[t] = min(max(rounded, least), int(size[t]), target)

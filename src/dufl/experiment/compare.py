@@ -161,7 +161,9 @@ def grid(
     """
     own = [experiment.training.algorithm]
     made = [
-        experiment.replace(algorithm=algorithm, policy=policy)
+        (experiment if policy == "dufl" else experiment.planned_once()).replace(
+            algorithm=algorithm, policy=policy
+        )
         for algorithm in (list(algorithms) or own)
         for policy in policies
     ]
@@ -281,6 +283,7 @@ def _check(cell: Cell, folder: Path | None, resume: bool, force: bool, load: _Lo
     if isinstance(policy, str) and window_length(policy) is not None:  # needs recorded data
         data = experiment.data.client_data(load(experiment.data), experiment.game, seed)
     make_policy(policy, experiment.game, partial(no_update, experiment.game), seed, data)
+    experiment.check_replanning()
     for seed in cell.seeds:
         if place := _place(folder, cell, seed):
             directory, seeded = RunDirectory(place), experiment.replace(seed=seed)

@@ -31,6 +31,7 @@ from dufl.game.population import Clients, Distribution
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
 from dufl.learning.policies import POLICIES, Planned, is_policy
+from dufl.learning.replanning import check_replanning
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, check_spec, describe
 
@@ -106,7 +107,7 @@ class Experiment(Inputs):
             clients = {n: _plain(v) for n, v in self.clients if v is not None}
         else:
             clients = {"file": clients_file}
-        leader = {n: _plain(v) for n, v in self.leader}
+        leader = {n: _plain(v) for n, v in self.leader if v is not None}
         sections = {
             "policy": describe(self.policy),
             "game": game,
@@ -159,6 +160,20 @@ class Experiment(Inputs):
             rule = "'stackelberg' with horizon = 'endless'"
             raise InputError.of("leader.method", rule, self.leader.method, text=repr(self.leader.method))
         return solve_endless(self.game, competition=self.leader.competition)
+
+    def solve_game(self, game: Game) -> Plan:
+        """Solve another game in the same way, such as what remains of this one."""
+        return self.model_copy(update={"game": game}).solve()
+
+    def planned_once(self) -> Self:
+        """A copy whose rounds are not planned again."""
+        once = self.leader.replan_every is None
+        return self if once else self.replace(leader=self.leader.replace(replan_every=None))
+
+    def check_replanning(self) -> None:
+        """Raise an error if `leader.replan_every` is given and a training cannot be planned again."""
+        if self.leader.replan_every is not None:
+            check_replanning(self.leader.replan_every, self.policy, self.game)
 
     def for_goal(self, goals: Mapping[str, float]) -> Self:
         """A copy whose plan reaches a goal: at most one of "budget", "accuracy" and "point_worth"."""
@@ -282,8 +297,10 @@ def law_table(law: Any) -> Any:
     """A loss law as a TOML table; a user's own is described."""
     if not isinstance(law, PowerLaw):
         return describe(law)
-    table = law.model_dump(exclude_none=True)
-    return {name: [list(row) for row in v] if name == "covariance" else v for name, v in table.items()}
+    table = {name: v for name, v in law.model_dump(exclude_none=True).items() if v != ()}
+    return {
+        name: [list(row) for row in v] if name == "covariance" else _plain(v) for name, v in table.items()
+    }
 
 
 def _plain(value: Any) -> Any:

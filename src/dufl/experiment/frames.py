@@ -28,7 +28,7 @@ def records_frame(records: Sequence[Record]) -> "pandas.DataFrame":
     Recorded data also has `time_begin`, `time_end`, `tested`, `no_change`, `majority` and `shortfall`.
     """
     periods = periods_of(records)
-    hidden = {"metrics", "period", "shortfall"} - ({"shortfall"} if periods else set())
+    hidden = {"metrics", "period", "shortfall", "replan"} - ({"shortfall"} if periods else set())
     rows = []
     for record in records:
         row = asdict(record)

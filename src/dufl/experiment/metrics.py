@@ -16,7 +16,8 @@ from dufl.data.client_data import Period
 from dufl.errors import InputError
 from dufl.experiment.files import from_json, read_bytes, to_json
 from dufl.experiment.output import reading
-from dufl.learning.federation import Record
+from dufl.game.loss import PARAMETERS
+from dufl.learning.federation import Record, Replan
 
 FILE = "metrics.jsonl"
 _LINE = re.compile(r'(\{.*), "checksum": "([0-9a-f]{16})"\}')
@@ -26,7 +27,9 @@ _MOST = 1e100  # maximum of values that are summed and squared, to prevent overf
 
 def to_line(record: Record) -> str:
     """A record as a line of the file."""
-    return seal(to_json(asdict(record), indent=None))
+    values = asdict(record)
+    kept = {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
+    return seal(to_json(kept, indent=None))
 
 
 def seal(text: str) -> str:
@@ -79,12 +82,12 @@ def _checksum(text: str) -> str:
 
 def _record(values: Any, round: int) -> Record:
     """Validate all values of a round and return its record."""
-    missing = [name for name in _RULES if name not in values]
+    missing = [name for name in _RULES if name not in values and name not in _OPTIONAL]
     unknown = [name for name in values if name not in _RULES]
     if missing or unknown:
         raise ValueError(f"it must have {', '.join(_RULES)}, got {', '.join(map(repr, values))}")
     for name, (rule, holds) in _RULES.items():
-        if not holds(values[name]):
+        if name in values and not holds(values[name]):
             raise InputError.of(name, rule, f"{values[name]!r:.80}")
     if values["round"] != round:
         raise InputError.of("round", f"{round}, one more than the previous round", values["round"])
@@ -93,6 +96,8 @@ def _record(values: Any, round: int) -> Record:
     known = {name: value for name, value in values.items() if value is not None}
     known["metrics"] = {n: math.nan if v is None else float(v) for n, v in values["metrics"].items()}
     known["period"] = None if values["period"] is None else _period(values["period"])
+    if "replan" in known:
+        known["replan"] = _replan(known["replan"])
     return Record(**{**_UNKNOWN, **known})
 
 
@@ -148,6 +153,31 @@ def _period(values: Mapping[str, Any]) -> Period:
     return Period(**known)
 
 
+def _is_replan(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {field.name for field in fields(Replan)}:
+        return False
+    law = value["law"]
+    return (
+        all(_is_amount(value[name]) for name in ("payment", "old_payment"))
+        and all(_is_rate(value[name]) for name in ("conservation_rate", "old_conservation_rate"))
+        and all(_is_cost(value[name]) for name in ("cost", "old_cost"))
+        and all(_is_count(value[name]) for name in ("observations", "losing_clients"))
+        and isinstance(value["drift"], bool)
+        and isinstance(law, dict)
+        and set(law) == set(PARAMETERS)
+        and all(map(_is_number, law.values()))
+    )
+
+
+def _is_rate(value: Any) -> bool:
+    return value is not None and _is_share(value)
+
+
+def _replan(values: Mapping[str, Any]) -> Replan:
+    costs = {name: math.inf for name in ("cost", "old_cost") if values[name] is None}
+    return Replan(**{**values, **costs})
+
+
 _COUNT = "an integer >= 0", _is_count
 _COUNTS = "a list of integers >= 0", _are_counts
 _AMOUNT = f"in [0, {_MOST:g}]", _is_amount
@@ -173,7 +203,9 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "metrics": ("an object of numbers", _are_metrics),
     "shortfall": _COUNT,
     "period": ("the period of a recording, or null", lambda value: value is None or _is_period(value)),
+    "replan": ("a new plan", _is_replan),
 }
+_OPTIONAL = ("replan",)  # only in the rounds that have one
 _UNKNOWN: Mapping[str, Any] = {  # the meaning of null: JSON has neither infinity nor NaN
     "accuracy": math.nan,
     "loss": math.nan,

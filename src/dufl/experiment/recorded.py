@@ -17,7 +17,7 @@ from dufl.data.client_data import Period
 from dufl.data.recording import time_text
 from dufl.game.plan import Plan
 from dufl.learning.federation import Record
-from dufl.learning.policies import Planned
+from dufl.learning.replanning import following
 
 if TYPE_CHECKING:
     from dufl.experiment.train import Run
@@ -100,7 +100,7 @@ def collected_by_client(
     records: Sequence[Record], plan: Plan, seed: int, clients: Sequence[int]
 ) -> list[list[int]]:
     """The number of samples that clients collected in every round but the last, following a plan."""
-    steps = Planned(plan, seed)
+    steps = following(plan, records, seed)
     return [
         [later.volumes[k] - steps.step(k, now.round, now.volumes[k])[0] for k in clients]
         for now, later in pairwise(records)

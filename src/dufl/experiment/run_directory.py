@@ -215,16 +215,26 @@ class RunDirectory:
             return self._resume()
 
     def _resume(self) -> tuple[Arrays | None, list[Record]]:
-        path = self.folder / "checkpoint.npz"
-        if not path.exists():
+        if not self.has_checkpoint:
             return None, self._cut(0)
+        state = self.state()
+        return state, self._cut(int(state["round"]))
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint."""
+        return (self.folder / "checkpoint.npz").exists()
+
+    def state(self) -> Arrays:
+        """Read the last checkpoint."""
+        path = self.folder / "checkpoint.npz"
         try:
             state = read_sealed(path)
-            rounds = int(state["round"])
+            int(state["round"])
         except (KeyError, TypeError, ValueError) as error:
             advice = "remove it to let --resume start again from the first round"
             raise InputError(f"{path} must be an undamaged checkpoint: {error}; {advice}") from None
-        return state, self._cut(rounds)
+        return state
 
     def cut(self, rounds: int) -> list[Record]:
         """Read the metrics of the first `rounds` rounds. Later metrics are removed."""

@@ -78,6 +78,12 @@ class ClientsSection(Inputs):
         return stored or Clients.from_csv(folder / self.file)
 
 
+def _replan_every(value: object) -> object:
+    if value is None or value == "drift" or (type(value) is int and value >= 1):
+        return value
+    raise InputError.of("replan_every", "an integer >= 1, or 'drift'", value, text=shown(value))
+
+
 class Leader(Algorithm1Options):
     """How the server's offer is chosen; the section `[leader]` of a file.
 
@@ -85,10 +91,13 @@ class Leader(Algorithm1Options):
         method: "stackelberg" anticipates the clients' response; "algorithm1" is the paper's loop, whose
             options are the other attributes.
         competition: "mean-field", or "nash": every client accounts for its own influence on the total.
+        replan_every: after how many rounds of a training the remaining ones are planned again, or "drift":
+            when the measured loss leaves the predicted interval. None plans once. It needs a calibrated law.
     """
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
+    replan_every: Annotated[Any, AfterValidator(_replan_every)] = None
 
     @property
     def algorithm1(self) -> Algorithm1Options:

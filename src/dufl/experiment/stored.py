@@ -19,7 +19,9 @@ from dufl.experiment.run_directory import FREE, RunDirectory
 from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
+from dufl.game.remaining import LEAST_ROUNDS
 from dufl.learning.policies import POLICIES
+from dufl.learning.replanning import KEY as REPLAN
 from dufl.plugins import describe
 
 Settings = dict[str, Any]
@@ -92,8 +94,8 @@ class Group:
 
     @property
     def family(self) -> str:
-        """All settings except the policy."""
-        settings = {key: value for key, value in self.every[0].settings.items() if key != "policy"}
+        """All settings except the policy, and when the policy "dufl" plans again."""
+        settings = {key: v for key, v in self.every[0].settings.items() if key not in ("policy", REPLAN)}
         return json.dumps(settings, sort_keys=True)
 
     @property
@@ -203,6 +205,10 @@ def _read(place: RunDirectory) -> Stored:
     if len(run.records) > config.game.num_rounds:
         rule = f"of at most {config.game.num_rounds} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
+    for record in run.records:
+        if record.replan and not 0 < record.round <= config.game.num_rounds - LEAST_ROUNDS:
+            rule = f"with new plans for at least {LEAST_ROUNDS} rounds"
+            raise InputError.of(f"{place.folder}/metrics.jsonl", rule, f"one in round {record.round}")
     return Stored(run, place.environment(), _settings(config, run.recorded), place)
 
 
@@ -231,7 +237,8 @@ def _label(settings: Settings, differing: Sequence[str]) -> str:
     policy = str(settings["policy"])
     parts = [_NAMES.get(policy, policy)]
     parts += [Path(settings[key]).name for key in _WITHOUT_KEY[1:] if key in differing]
-    parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in differing if key not in _WITHOUT_KEY]
+    other = [key for key in differing if key not in _WITHOUT_KEY and (key != REPLAN or policy == "dufl")]
+    parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in other]
     return ", ".join(parts)
 
 

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,7 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
 from dufl.experiment.config import Experiment, as_experiment
-from dufl.experiment.predicted import Outcome, outcome_of
+from dufl.experiment.predicted import Outcome, Tracking, outcome_of, tracking_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
@@ -24,9 +25,12 @@ from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, make_policy
+from dufl.learning.policies import Planned, Policy, make_policy
+from dufl.learning.replanning import Replanned
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
+
+Held = tuple[list[int], list[int]]  # the number of samples of every client, and the sum of their ages
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,8 +43,9 @@ class Run:
         weights: the model, by the names of its parameters; empty while the run is paused.
         folder: its run directory, if it has one.
         stopped_early: whether a callback finished it before its last round.
-        plan: the plan that its policy followed, if it followed one.
+        plan: the plan that its policy followed, if it followed one; with replans, the first one.
         data: the fingerprint of the samples.
+        held: what the clients hold after the last round, if it is known; see `remaining_game`.
     """
 
     experiment: Experiment
@@ -50,6 +55,7 @@ class Run:
     stopped_early: bool = False
     plan: Plan | None = None
     data: str = ""
+    held: Held | None = None
 
     def __repr__(self) -> str:
         experiment, training = self.experiment, self.experiment.training
@@ -109,12 +115,37 @@ class Run:
             "fingerprint": _fingerprint(self.weights),
             **over_time(self.records, self.regression),
             **(self.outcome.summary() if self.outcome else {}),
+            **(self.tracking.summary() if self.tracking else {}),
+            **({"replans": self.replans} if self.experiment.leader.replan_every is not None else {}),
         }
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome | None:
         """What the plan's loss law predicted, and what was measured; None if nothing was predicted."""
         return outcome_of(self.plan, self.records)
+
+    @cached_property
+    def tracking(self) -> Tracking | None:
+        """What was predicted and measured round by round; None if nothing was predicted."""
+        return tracking_of(self.plan, self.records)
+
+    @property
+    def replans(self) -> list[dict[str, Any]]:
+        """When the remaining rounds were planned again: the round, both offers, their costs and the law."""
+        return [{"round": r.round} | asdict(r.replan) for r in self.records if r.replan is not None]
+
+    def remaining_game(self, num_rounds: int | None = None) -> Game:
+        """The game that is left after the last round, or a game of further rounds.
+
+        Clients begin with what they hold, and the loss law is updated with what the run has measured. Solve
+        it with `dufl.solve`.
+
+        Args:
+            num_rounds: how many rounds to plan; by default those that are left.
+        """
+        from dufl.experiment.remaining import remaining_of
+
+        return remaining_of(self, num_rounds)
 
     @property
     def regression(self) -> bool:
@@ -225,22 +256,29 @@ def train(
         place.check_free(experiment, resume, force)
         if place.summary is not None:
             return _finished(experiment, place, hooks)
+    experiment.check_replanning()
     settings, game = experiment.training, experiment.game
     source = experiment.data.client_data(samples, game, settings.seed)
-    update = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
+    update: Policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
+    if isinstance(update, Planned) and experiment.leader.replan_every is not None:
+        every = experiment.leader.replan_every
+        update = Replanned(update.plan, settings.seed, every, experiment.solve_game)
     source = source.discarding(getattr(update, "discard", None))
     engine = make_engine(source, settings, game.clients.size)
     try:
         federation = Federation(game, source, update, settings, engine)
-        plan = update.plan if isinstance(update, Planned) else None
+        plan = update.plan if isinstance(update, Planned | Replanned) else None
         folder, data_digest = place.folder if place else None, data_fingerprint(samples)
         run = Run(experiment, [], folder=folder, plan=plan, data=data_digest)
         if place is None or not place.exists:
             federation.begin()
         if place is None:
-            return _rounds(run, federation, None, hooks)
+            return _rounds(run, federation, None, hooks, update)
         with place.locked():  # everything has been checked: nothing is written before
-            return _rounds(_begin(run, place, federation, force), federation, place, hooks)
+            begun = _begin(run, place, federation, force)
+            if isinstance(update, Replanned):
+                update.follow(begun.records)
+            return _rounds(begun, federation, place, hooks, update)
     finally:
         engine.close()
 
@@ -282,14 +320,18 @@ def _begin(run: Run, place: RunDirectory, federation: Federation, force: bool) -
     return replace(run, records=records)
 
 
-def _rounds(run: Run, federation: Federation, place: RunDirectory | None, callbacks: Callbacks) -> Run:
+def _rounds(
+    run: Run, federation: Federation, place: RunDirectory | None, callbacks: Callbacks, policy: Policy
+) -> Run:
     records, every = run.records, run.experiment.training.checkpoint_every
     callbacks.begin(run.experiment, run.folder)
     action = None
     for record in records:
         action = callbacks.round_end(record)
     while not federation.done and action is not Action.FINISH:
-        records.append(federation.play())
+        again = policy.review(records, federation.held) if isinstance(policy, Replanned) else None
+        record = federation.play()
+        records.append(record if again is None else replace(record, replan=again))
         if place is not None:
             place.add(records[-1])
         action = callbacks.round_end(records[-1])
@@ -297,9 +339,11 @@ def _rounds(run: Run, federation: Federation, place: RunDirectory | None, callba
         if place is not None and (ends or federation.round % every == 0):
             place.checkpoint(federation.state())
         if action is Action.PAUSE and not federation.done:
+            run = replace(run, held=federation.held())
             callbacks.end(run)
             return run
-    run = replace(run, weights=federation.named(), stopped_early=not federation.done)
+    early, held = not federation.done, federation.held()
+    run = replace(run, weights=federation.named(), stopped_early=early, held=held)
     if place is not None:
         place.finish(run.weights, run.summary())
     callbacks.end(run)

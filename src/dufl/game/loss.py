@@ -41,6 +41,7 @@ PARAMETERS = (
     "flow_weight",
     "flow_exponent",
 )
+LISTS = ("covariance", "course", "course_deviation")
 Exponent = Annotated[Number, must_be("in (0, 50]", lambda v: 0 < v <= 50)]
 Covariance = Annotated[
     tuple[tuple[Number, ...], ...],
@@ -74,6 +75,9 @@ class PowerLaw(Inputs):
             the present volume.
         remembered: the weighted sum of earlier volumes and the sum of their weights, if the game begins
             during a run.
+        course: by how much the loss of each quarter of these rounds differs from their mean, in most
+            trainings; empty if that is not known.
+        course_deviation: the standard deviation of it between trainings; empty is 0.
 
     >>> law = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
     >>> law(0.01, 1.0)
@@ -94,6 +98,14 @@ class PowerLaw(Inputs):
     measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
     memory: NonNegative = 0.0
     remembered: Remembered = (0.0, 0.0)
+    course: tuple[Number, ...] = ()
+    course_deviation: tuple[NonNegative, ...] = ()
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the course and its deviation against each other."""
+        if self.course_deviation and len(self.course_deviation) != len(self.course):
+            rule = f"as many numbers as course, {len(self.course)}"
+            raise InputError.of("course_deviation", rule, len(self.course_deviation))
 
     @property
     def parameters(self) -> Array:
@@ -184,7 +196,7 @@ def checked_law(value: object) -> LossLaw | None:
     if value is None or isinstance(value, PowerLaw):
         return value
     if isinstance(value, dict):
-        table: dict[str, Any] = {n: _tupled(v) if n == "covariance" else v for n, v in value.items()}
+        table: dict[str, Any] = {n: _tupled(v) if n in LISTS else v for n, v in value.items()}
         return PowerLaw(**table)
     if not callable(value):
         rule = "a table of a power law, a PowerLaw, or a function of (N/D, S)"
@@ -193,7 +205,7 @@ def checked_law(value: object) -> LossLaw | None:
 
 
 def _tupled(value: object) -> object:
-    return tuple(tuple(row) for row in value) if isinstance(value, list) else value
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def terms_of(law: LossLaw, scarcity: Array, staleness: Array) -> tuple[Array, Array]:

@@ -31,6 +31,40 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
+class Replan:
+    """The server planned the remaining rounds again.
+
+    Attributes:
+        payment: R of the new plan, per round.
+        conservation_rate: θ of the new plan.
+        old_payment: R before.
+        old_conservation_rate: θ before.
+        cost: the server's cost of the remaining rounds with the new plan, by the updated law.
+        old_cost: the same with the old offer; never less.
+        law: the parameters of the updated law, by name.
+        observations: the number of measurements that the law was updated with.
+        losing_clients: the number of clients with negative utility over the remaining rounds.
+        drift: whether the measured loss had left the predicted interval.
+    """
+
+    payment: float
+    conservation_rate: float
+    old_payment: float
+    old_conservation_rate: float
+    cost: float
+    old_cost: float
+    law: dict[str, float]
+    observations: int
+    losing_clients: int
+    drift: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether the offer is another one."""
+        return (self.payment, self.conservation_rate) != (self.old_payment, self.old_conservation_rate)
+
+
+@dataclass(frozen=True)
 class Record:
     """The results of one round.
 
@@ -57,6 +91,7 @@ class Record:
         shortfall: the number of samples that should have joined the buffers for this round, and that
             streams did not have.
         period: the recorded time of the round; None if data is not recorded.
+        replan: the new plan from this round on; None if the plan stays.
     """
 
     round: int
@@ -79,6 +114,7 @@ class Record:
     metrics: dict[str, float] = field(default_factory=dict)
     shortfall: int = 0
     period: Period | None = None
+    replan: Replan | None = None
 
 
 class Federation:
@@ -198,6 +234,11 @@ class Federation:
             collected.append((keep, fresh))
             missing += count - len(fresh)
         return collected, missing
+
+    def held(self) -> tuple[list[int], list[int]]:
+        """The number of samples of every client, and the sum of their ages; in the next round."""
+        snapshots = [buffer.snapshot() for buffer in self._buffers]
+        return [len(s.ages) for s in snapshots], [int(s.ages.sum()) for s in snapshots]
 
     def _check_memory(self, sizes: list[int], round: int) -> None:
         self._data.check_memory(sizes, f"in round {round} by the policy")

@@ -49,10 +49,12 @@ class Planned:
     Args:
         plan: a plan with as many rounds and clients as the federation.
         seed: determines the direction in which volumes are rounded; a run uses its own seed.
+        first_round: the round of the federation that is the plan's round 0.
     """
 
-    def __init__(self, plan: Plan, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, seed: int = 0, first_round: int = 0) -> None:
         self.plan = plan
+        self.first_round = first_round
         self._seed = seed
         self._integer = cache(self._integer_plan)
 
@@ -69,14 +71,15 @@ class Planned:
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """θ·D_k(t) and Δ_k(t), rounded to integers."""
-        return self._integer(client).step(round, size)
+        return self._integer(client).step(round - self.first_round, size)
 
     def planned_staleness(self, round: int) -> float:
         """S(t)."""
-        return float(self.plan.mean_staleness[round])
+        return float(self.plan.mean_staleness[round - self.first_round])
 
     def _integer_plan(self, client: int) -> IntegerPlan:
-        return integer_plan(self.plan.volume[:, client], self.plan.conservation_rate, self._seed, client)
+        volume, rate = self.plan.volume[:, client], self.plan.conservation_rate
+        return integer_plan(volume, rate, self._seed, client, self.first_round)
 
 
 class Window:

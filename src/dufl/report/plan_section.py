@@ -24,6 +24,7 @@ from dufl.report.predictions import (
     prediction_text,
     score_text,
 )
+from dufl.report.tracking import block_table, parted_sentence, replan_table, tracking_chart
 
 Row = list[Cell]
 
@@ -41,6 +42,7 @@ def plan_section(plannings: Sequence[Planning], progress: Progress = lambda _: N
             *(Paragraph(text) for text in _texts(planning)),
             Charts(charts),
             *_planned_and_measured(planning, name or "The plan"),
+            *_tracking_tables(planning),
         ]
     return Section("Plan", "The plan" if len(plannings) == 1 else "The plans", blocks)
 
@@ -79,8 +81,23 @@ def _prediction_texts(planning: Planning) -> list[str]:
     (_, predicted), *slopes = prediction_rows(plan)
     text = f"The calibrated loss law predicts {_article(plan)} of {predicted}, with its 90 % interval."
     text += "".join(f" {label[:1].upper()}{label[1:]}: {value}." for label, value in slopes)
-    missed = outcome_sentence(planning.outcome)
-    return [text, *([f"{missed[:1].upper()}{missed[1:]}."] if missed else [])]
+    missed = [outcome_sentence(planning.outcome), *_tracking_sentences(planning)]
+    return [text, *(f"{one[:1].upper()}{one[1:]}." for one in missed if one)]
+
+
+def _tracking_sentences(planning: Planning) -> list[str]:
+    """When the first run that follows the plan left its prediction, and when it was planned again."""
+    if not planning.tracked:
+        return []
+    run, tracking = planning.tracked[0]
+    again = [event["round"] for event in run.replans]
+    texts = [parted_sentence(tracking)]
+    if again:
+        rounds = ", ".join(f"{round:,}" for round in again)
+        texts.append(
+            f"the remaining rounds were planned again from round {rounds} on; the first plan is shown"
+        )
+    return texts
 
 
 def _article(plan: Plan) -> str:
@@ -129,8 +146,10 @@ def _charts(planning: Planning, progress: Progress) -> list[Chart]:
     # Run directories hold no costs of other offers: the surface is computed here.
     surface = surface_chart(plan, baseline, *plan_surface(plan, baseline, progress))
     note = "Every point is an offer to the same clients; the darker, the higher the cost."
+    tracked = [tracking_chart(tracking) for _, tracking in planning.tracked[:1]]
     return [
         *_frontier_charts(planning),
+        *tracked,
         replace(cost_chart(plan, baseline), note="Shorter is better."),
         replace(surface, note=note),
     ]
@@ -143,6 +162,15 @@ def _frontier_charts(planning: Planning) -> list[Chart]:
         return []
     measured = [(payment, outcome.measured) for payment, outcome in planning.outcomes]
     return [frontier_chart(plan, frontier, planning.baseline, paper_offer(plan), measured)]
+
+
+def _tracking_tables(planning: Planning) -> list[Table]:
+    """Blocks of rounds and new plans of the first run that follows the plan."""
+    if not planning.tracked:
+        return []
+    run, tracking = planning.tracked[0]
+    blocks = [block_table(tracking)] if tracking.blocks else []
+    return [*blocks, *([replan_table(run.records)] if run.replans else [])]
 
 
 def _planned_and_measured(planning: Planning, name: str) -> list[Table]:

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from dufl.errors import InputError
 from dufl.experiment.files import read_bytes
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
-from dufl.experiment.predicted import Outcome, mean_outcome, outcome_of
+from dufl.experiment.predicted import Outcome, Tracking, mean_outcome, outcome_of, tracking_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
 from dufl.game.plan import Offer, Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
+from dufl.learning.replanning import KEY as REPLAN
 
 SHOWN = 4  # plans at most that are shown in full
 
@@ -46,6 +48,15 @@ class Planning:
         runs = [run for group in self.followers for run in group.runs]
         known = [(run, outcome_of(self.plan, run.records)) for run in runs]
         return [(sum(r.payment for r in run.records) / len(run.records), o) for run, o in known if o]
+
+    @cached_property
+    def tracked(self) -> list[tuple[Run, Tracking]]:
+        """The runs that follow the plan, with what was predicted and measured round by round."""
+        if self.replanned:
+            return []
+        runs = [run for group in self.followers for run in group.runs]
+        known = [(run, tracking_of(self.plan, run.records)) for run in runs]
+        return [(run, tracking) for run, tracking in known if tracking is not None]
 
     @property
     def outcome(self) -> Outcome | None:
@@ -93,7 +104,8 @@ def planned_runs(group: Group) -> list[Run]:
 def _key(group: Group) -> str:
     """What a plan depends on."""
     sections = ("game.", "clients.", "leader.")
-    settings = {key: value for key, value in group.every[0].settings.items() if key.startswith(sections)}
+    every = group.every[0].settings
+    settings = {key: v for key, v in every.items() if key.startswith(sections) and key != REPLAN}
     negotiated = [_agreed(stored) for stored in group.every if is_negotiated(stored)]
     offers = [deal.offer.model_dump() for deal in negotiated[:1] if deal and not deal.first_round]
     return json.dumps([settings, offers], sort_keys=True)

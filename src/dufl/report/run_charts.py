@@ -18,6 +18,7 @@ from dufl.experiment.recorded import as_dates, collected, is_dated, periods_of, 
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
+from dufl.learning.replanning import Course, course_of
 from dufl.report.chart_spec import COLORS, DASHES, GREY, Axis, Chart, Column, Series
 from dufl.report.measure import ACCURACY, RMSE, Measure, measure_of
 from dufl.report.plan_charts import TERMS
@@ -164,13 +165,15 @@ def classes_chart(groups: Sequence[Curves], arrival: Arrival | None) -> Chart:
 
 def data_charts(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> list[Chart]:
     """Volume, collection and age, planned and measured; `plans` has those of the groups that follow one."""
-    charts = [volume_chart(groups, {group: plan.total_volume for group, plan in plans.items()})]
+    courses = {group: course_of(plan, group.runs[0].records) for group, plan in plans.items()}
+    charts = [volume_chart(groups, {group: course.total_volume for group, course in courses.items()})]
     collecting = [group for group in groups if _collects(group, plans) and group.rounds > 1]
     if collecting:
-        charts.append(_collection_chart(collecting, plans))
+        charts.append(_collection_chart(collecting, plans, courses))
     if any(group.periods and group.curve("shortfall").any() for group in groups):
         charts.append(shortfall_chart(groups))
-    return [*charts, staleness_chart(groups, {group: plan.mean_staleness for group, plan in plans.items()})]
+    aged = {group: course.mean_staleness for group, course in courses.items()}
+    return [*charts, staleness_chart(groups, aged)]
 
 
 def volume_chart(groups: Sequence[Curves], planned: Planned) -> Chart:
@@ -204,7 +207,8 @@ def _collected(group: Curves, plan: Plan | None) -> Array:
 
     Clients whose streams fall short keep more than the share θ of what they hold.
     """
-    known = all(run.plan is not None for run in group.runs) if group.periods else False
+    again = any(run.replans for run in group.runs)
+    known = all(run.plan is not None for run in group.runs) if group.periods else again
     if plan is not None and not known:
         return collection(group.curve("total_volume").T, plan.conservation_rate).T
     rows = [
@@ -214,7 +218,9 @@ def _collected(group: Curves, plan: Plan | None) -> Array:
     return np.array(rows, float)
 
 
-def _collection_chart(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) -> Chart:
+def _collection_chart(
+    groups: Sequence[Curves], plans: Mapping[Curves, Plan], courses: Mapping[Curves, Course]
+) -> Chart:
     y = Axis("samples per round", from_zero=True)
     note = "Measured: the volume of the next round less the share θ of this round's volume."
     if any(group.periods for group in groups):
@@ -223,7 +229,7 @@ def _collection_chart(groups: Sequence[Curves], plans: Mapping[Curves, Plan]) ->
         Chart("collection", "Collection of all clients, Δ(t)", _ROUND, y, [], {}, note),
         groups,
         lambda group: _collected(group, plans.get(group)),
-        {group: collection(plan.total_volume, plan.conservation_rate) for group, plan in plans.items()},
+        {group: course.collection for group, course in courses.items() if group in groups},
         ",.0f",
     )
 

@@ -31,6 +31,7 @@ from dufl.report.predictions import (
     outcome_sentence,
     prediction_rows,
 )
+from dufl.report.tracking import parted_sentence, replan_rows
 
 Rows = list[tuple[str, str]]
 SweepRow = dict[str, Any]
@@ -170,15 +171,19 @@ def run_table(run: Run) -> RenderableType:
     measure = measure_of([run]) or ACCURACY
     lines = "\n".join(f"  {line}" for line in chart([measure.of(record) for record in run.records]))
     title = f"test {measure.name} per round"
-    missed = outcome_sentence(run.outcome)
-    warning = [Text(f"  {missed}", style="bold")] if missed else []
+    warning = [Text(f"  {missed}", style="bold") for missed in _missed(run)]
     return Group(Text(_run_headline(run), style="bold"), table, *warning, Text(f"\n  {title}\n{lines}"))
 
 
 def run_html(run: Run) -> str:
     """A run as a compact HTML table, for notebooks."""
-    missed = outcome_sentence(run.outcome)
-    return _html(_run_headline(run), _run_rows(run)) + (f"<p>{escape(missed)}</p>" if missed else "")
+    missed = "".join(f"<p>{escape(sentence)}</p>" for sentence in _missed(run))
+    return _html(_run_headline(run), _run_rows(run)) + missed
+
+
+def _missed(run: Run) -> list[str]:
+    """Where measurements are not as predicted, in words."""
+    return [text for text in (outcome_sentence(run.outcome), parted_sentence(run.tracking)) if text]
 
 
 def _run_headline(run: Run) -> str:
@@ -198,6 +203,7 @@ def _run_rows(run: Run) -> Rows:
     rows = [
         *(_score_rows(summary) if measure is None else _recorded_rows(run, measure, summary)),
         *outcome_rows(run.outcome),
+        *replan_rows(run.records),
         ("samples held, mean over rounds", f"{summary['mean_volume']:,.0f}"),
         ("mean age in the last round", f"{last.mean_age:.2f}{planned}"),
         *([("classes in the buffers", f"{last.classes}")] if not run.regression else []),
