@@ -36,6 +36,8 @@ def summary(plan: Plan, baseline: Plan | None) -> dict[str, Any]:
         "certificate_holds": plan.certificate.holds(),
         "losing_clients": plan.certificate.losing_clients,
     }
+    if plan.nobody_loses:
+        result["nobody_loses"] = plan.nobody_loses.summary()
     if baseline:
         result["algorithm1_cost"] = baseline.server_cost
         result["algorithm1_payment"] = baseline.payment

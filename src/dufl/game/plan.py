@@ -175,6 +175,11 @@ class Plan:
         return Outcomes(*np.concatenate(in_order(work, self.game.clients.size), axis=1))
 
     @cached_property
+    def nobody_loses(self) -> Any:
+        """What it would cost that no client has negative utility (a `NobodyLoses`); None if none has."""
+        return late("dufl.game.participation:nobody_loses")(self)
+
+    @cached_property
     def certificate(self) -> Certificate:
         """The independent certificate for the clients' part of the plan."""
         return certify(self)
@@ -398,7 +403,7 @@ def _plan(
         game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trim_start
     )
     plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
-    _check_capacity(plan)
+    check_capacity(plan)
     return plan
 
 
@@ -424,7 +429,8 @@ def _warn_of_losses(plan: Plan) -> None:
         )
 
 
-def _check_capacity(plan: Plan) -> None:
+def check_capacity(plan: Plan) -> None:
+    """Raise `CapacityError` if a client would hold more than fits into its buffer."""
     clients = plan.game.clients
     if not np.isfinite(clients.capacity).any():
         return

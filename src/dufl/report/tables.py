@@ -22,6 +22,7 @@ from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
 from dufl.learning.federation import Record
 from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
+from dufl.report.participation import participation_rows
 from dufl.report.plan_charts import TERMS, rows_by_values, value_text
 from dufl.report.predictions import (
     cost_label,
@@ -103,6 +104,7 @@ def _client_rows(plan: Plan) -> Rows:
         ("  with no collection", _spread(outcome.zero_utility)),
         ("  with random collection", _spread(outcome.random_utility)),
         ("clients with negative utility", f"{negative:,} of {plan.game.clients.size:,}"),
+        *participation_rows(plan),
     ]
 
 
