@@ -1,6 +1,6 @@
 """`dufl plan`: the payment, the conservation rate and what each client collects."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +20,13 @@ PointWorth = Annotated[
     float | None,
     typer.Option(help="What a point of accuracy over the whole run is worth in money.", show_default=False),
 ]
+Robust = Annotated[
+    Literal["expected", "worst"] | None,
+    typer.Option(
+        help="Plan under the loss law's uncertainty: for the least expected cost, or for the worst case.",
+        show_default=False,
+    ),
+]
 Trajectories = Annotated[
     bool | None,
     typer.Option(
@@ -38,6 +45,7 @@ def plan(
     budget: Budget = None,
     accuracy: Accuracy = None,
     point_worth: PointWorth = None,
+    robust: Robust = None,
     out: Out = None,
     force: Force = False,
     json: Json = False,
@@ -47,20 +55,24 @@ def plan(
 
     --payment and --conservation-rate fix these values. If both are fixed, only the clients' response is
     computed. --budget, --accuracy and --point-worth plan for a goal; they need a loss law from `dufl
-    calibrate`.
+    calibrate`, and so does --robust.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
+    from dufl.game.robust import check_robust
 
-    experiment = Experiment.from_toml(file, parse_changes(changes)).fixed(payment, conservation_rate)
+    more = {"leader.robust": robust} if robust else {}
+    experiment = Experiment.from_toml(file, parse_changes(changes) | more).fixed(payment, conservation_rate)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     experiment = experiment.for_goal({name: goal for name, goal in goals.items() if goal is not None})
     if out:
         check_output(out, PLAN, force)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
+        if given and robust:
+            check_robust(experiment.game, experiment.leader.method)
         plan = offered(experiment) if given else experiment.solve(begin("searching"))
         baseline = baseline_of(plan, begin("comparing with Algorithm 1")) if has_baseline(plan) else None
         if out:

@@ -27,6 +27,7 @@ from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
+from dufl.game.robust import check_robust
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
 from dufl.learning.policies import POLICIES, Planned, is_policy
@@ -104,7 +105,7 @@ class Experiment(Inputs):
             clients = {n: _plain(v) for n, v in self.clients if v is not None}
         else:
             clients = {"file": clients_file}
-        leader = {n: _plain(v) for n, v in self.leader}
+        leader = {n: _plain(v) for n, v in self.leader if v is not None}
         sections = {
             "policy": describe(self.policy),
             "game": game,
@@ -148,6 +149,7 @@ class Experiment(Inputs):
             method=self.leader.method,
             competition=self.leader.competition,
             algorithm1=self.leader.algorithm1,
+            robust=self.leader.robust,
             progress=progress,
         )
 
@@ -157,6 +159,8 @@ class Experiment(Inputs):
             return self
         if len(goals) > 1:
             raise InputError.of(" and ".join(goals), "given one at a time", len(goals), text="both")
+        if self.leader.robust:
+            check_robust(self.game, self.leader.method, tuple(goals))
         game = with_goal(self.game, *next(iter(goals.items())), self.leader.competition)
         return self.model_copy(update={"game": game})
 

@@ -35,6 +35,7 @@ from dufl.game.population import (
     LogNormal,
     Uniform,
 )
+from dufl.game.robustness import Robust
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Share
 from dufl.plugins import Spec, check_spec, describe, is_description, is_import_path, make_plugin, resolve
 
@@ -85,10 +86,12 @@ class Leader(Algorithm1Options):
         method: "stackelberg" anticipates the clients' response; "algorithm1" is the paper's loop, whose
             options are the other attributes.
         competition: "mean-field", or "nash": every client accounts for its own influence on the total.
+        robust: plan under the uncertainty of the loss law: for its "expected" cost, or for its "worst" case.
     """
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
+    robust: Robust | None = None
 
     @property
     def algorithm1(self) -> Algorithm1Options:

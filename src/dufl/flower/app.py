@@ -172,6 +172,8 @@ def make_strategy(
     config = runtime.config
     weights, model_buffers = runtime.engine.start
     announcement = None
+    if negotiate and config.leader.robust:
+        raise InputError.of("leader.robust", "left out if the offer is negotiated", config.leader.robust)
     if not negotiate:
         plan = config.solve()
         announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)

@@ -6,7 +6,7 @@ certify      an independent certificate for the clients' part of a plan
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,8 @@ from dufl.game.parameters import Competition, Game
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
 from dufl.game.prediction import Prediction, cheapest, law_of, predict, weight_of_a_point
+from dufl.game.robust import check_robust, robust_offer
+from dufl.game.robustness import Robust, Robustness
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
@@ -39,6 +41,7 @@ class _Method(Inputs):
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
+    robust: Robust | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +59,7 @@ class Plan:
         competition: `mean-field` or `nash`.
         method: how (R, θ) was chosen: `stackelberg`, `algorithm1`, or `given`.
         trace: the iterations of Algorithm 1, if it was used.
+        robustness: how the offer was chosen under the law's uncertainty, if it was.
     """
 
     game: Game
@@ -65,6 +69,7 @@ class Plan:
     competition: Competition
     method: str
     trace: Trace | None = None
+    robustness: Robustness | None = None
 
     @property
     def offer(self) -> Offer:
@@ -235,6 +240,7 @@ class Plan:
             "method": self.method,
             "competition": self.competition,
             **(self.prediction.summary() if self.prediction else {}),
+            **({"robust": self.robustness.summary()} if self.robustness else {}),
         }
 
 
@@ -247,6 +253,7 @@ def solve(
     budget: float | None = None,
     accuracy: float | None = None,
     point_worth: float | None = None,
+    robust: Robust | None = None,
     certified: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
@@ -271,6 +278,8 @@ def solve(
             best one if there is none. Clients may begin with less than they have.
         point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
             whole run is worth this much money.
+        robust: plan under the uncertainty of the loss law, which must have a covariance: for the least
+            "expected" cost, or for the least cost in the "worst" case; see `Plan.robustness`.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
         progress: called with the share of the work that is done.
 
@@ -284,14 +293,20 @@ def solve(
     True
     """
     game = game or Game()
-    chosen = _Method(method=method, competition=competition)
+    chosen = _Method(method=method, competition=competition, robust=robust)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     given = {name: value for name, value in goals.items() if value is not None}
     if len(given) > 1:
         raise InputError.of(" and ".join(given), "given one at a time", ", ".join(map(str, given.values())))
+    if robust is not None:
+        check_robust(game, chosen.method, tuple(given))
     if given:
         game = with_goal(game, *next(iter(given.items())), competition)
-    search: Progress = (lambda share: progress(0.9 * share)) if certified else progress
+    done = (0.9 if certified else 1.0) * (0.3 if robust else 1.0)
+
+    def search(share: float) -> None:
+        progress(done * share)
+
     if chosen.method == "algorithm1":
         choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
     else:
@@ -300,11 +315,25 @@ def solve(
     idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trim_start
     if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
         plan = _plan(game, 0.0, 1.0, competition, method)
+    if robust is not None:
+        plan = _robust(plan, robust, lambda share: progress(done * (1 + 2 * share)))
     if certified:
         _check_certificate(plan)
         _warn_of_losses(plan)
     progress(1.0)
     return plan
+
+
+def _robust(plain: Plan, kind: Robust, progress: Progress) -> Plan:
+    """The plan with the robust offer in place of the plain one."""
+    found = robust_offer(plain.game, kind, plain.offer, plain.competition, progress)
+    offer = found.chosen.payment, found.chosen.conservation_rate
+    plan = (
+        plain
+        if plain.offer == found.chosen.offer
+        else _plan(plain.game, *offer, plain.competition, plain.method)
+    )
+    return replace(plan, robustness=found)
 
 
 def with_goal(game: Game, goal: str, value: float, competition: Competition = "mean-field") -> Game:
