@@ -19,13 +19,15 @@ from dufl.game.robustness import Robust, Robustness
 from measured import DEVIATIONS, measured_law, measurements
 
 KINDS: list[Robust] = ["expected", "worst"]
-SMALL = Game(num_rounds=10, clients=Clients.draw(3, initial_volume=200.0), payment_weight=1e-3)
+SMALL = Game(num_rounds=10, clients=Clients.draw(3, initial_volume=50.0), payment_weight=1e-3)
 
 
 def scaled(*deviations: float, by: float = 1.0) -> PowerLaw:
     """The law of a calibration with other standard deviations of its parameters."""
     matrix = by * np.diag(np.square(deviations or DEVIATIONS))
-    return measured_law().replace(covariance=tuple(tuple(row) for row in matrix.tolist()))
+    return measured_law().replace(
+        staleness_weight=0.15, covariance=tuple(tuple(row) for row in matrix.tolist())
+    )
 
 
 def parameters_of(law: PowerLaw, row: np.ndarray) -> PowerLaw:
