@@ -42,6 +42,7 @@ seed = 0
 [leader]
 method = "stackelberg"      # or "algorithm1", the paper's loop
 competition = "mean-field"   # or "nash": each client accounts for its influence on the total
+# robust = "expected"        # or "worst": plan under the uncertainty of a calibrated loss law
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
 evaluations = 30             # of the cost per Bayesian search

@@ -19,7 +19,8 @@ def participation_rows(plan: Plan) -> Rows:
         rows.append(("  none with trimmed first buffers", about + _change(cost.trim_start, cost.unit)))
     if cost.larger_payment:
         label = f"  none with a payment of {about}{money(cost.larger_payment.payment)}"
-        rows.append((label, _change(cost.larger_payment, cost.unit)))
+        paid = f"pay +{money(cost.larger_payment.extra_payment)}"
+        rows.append((label, f"{paid}, {_change(cost.larger_payment, cost.unit)}"))
     return rows
 
 
@@ -32,17 +33,17 @@ def participation_text(plan: Plan) -> str:
     ways = []
     if cost.trim_start:
         trimmed = _change(cost.trim_start, cost.unit)
-        ways.append(f"if clients may begin with less than they have (`trim_start`; {trimmed})")
+        ways.append(f"if clients may begin with less than they have (trim_start; {trimmed})")
     if cost.larger_payment:
-        paid = _change(cost.larger_payment, cost.unit)
+        more = f"{money(cost.larger_payment.extra_payment)} more over all rounds"
+        paid = f"{more}, {_change(cost.larger_payment, cost.unit)}"
         ways.append(f"with a payment of {money(cost.larger_payment.payment)} per round ({paid})")
     return f"{text} None would {', or '.join(ways)}." if ways else text
 
 
 def _change(change: Change, unit: str | None) -> str:
-    """What a change costs in money, in U and in the unit of the law."""
-    parts = [f"{money(change.extra_payment)} more in all"] if change.extra_payment else []
-    parts.append(f"U {_signed(change.extra_cost)}")
+    """What a change costs in U and in the unit of the law."""
+    parts = [f"U {_signed(change.extra_cost)}"]
     if unit is not None and change.extra_loss is not None:
         if unit == "error":
             parts.append(f"{signed(-100 * change.extra_loss, 2)} points")
