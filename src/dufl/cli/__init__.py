@@ -36,6 +36,7 @@ OPTIONS = {  # command-line options by library argument
     "pilots": "--pilots",
     "point_worth": "--point-worth",
     "port": "--port",
+    "robust": "--robust",
 }
 
 app = typer.Typer(

@@ -45,6 +45,7 @@ method = "stackelberg"      # or "algorithm1", the paper's loop
 competition = "mean-field"   # or "nash": each client accounts for its influence on the total
 # replan_every = 10          # rounds after which a training plans the rest again, or "drift": when it leaves
 #                            # the prediction; needs a loss law from `dufl calibrate`; default: never
+# robust = "expected"        # or "worst": plan under the uncertainty of a calibrated loss law
 # For algorithm1 only:
 search = "bayesian"          # or "direct"
 evaluations = 30             # of the cost per Bayesian search

@@ -1,7 +1,7 @@
 """`dufl plan`: the payment, the conservation rate and what each client collects."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,13 @@ Accuracy = Annotated[
 PointWorth = Annotated[
     float | None,
     typer.Option(help="What a point of accuracy over the whole run is worth in money.", show_default=False),
+]
+Robust = Annotated[
+    Literal["expected", "worst"] | None,
+    typer.Option(
+        help="Plan under the loss law's uncertainty: for the least expected cost, or for the worst case.",
+        show_default=False,
+    ),
 ]
 Trajectories = Annotated[
     bool | None,
@@ -62,6 +69,7 @@ def plan(
     point_worth: PointWorth = None,
     source: From = None,
     rounds: Rounds = None,
+    robust: Robust = None,
     out: Out = None,
     force: Force = False,
     json: Json = False,
@@ -71,20 +79,21 @@ def plan(
 
     --payment and --conservation-rate fix these values. If both are fixed, only the clients' response is
     computed. --budget, --accuracy and --point-worth plan for a goal; they need a loss law from `dufl
-    calibrate`. With horizon = "endless" the plan is for a service without a last round, and a budget and what
-    a point is worth are per round.
-    --from plans the rest of a training again, in place of FILE. The new plan never costs more than the offer
-    that the training made.
+    calibrate`, and so does --robust. With horizon = "endless" the plan is for a service without a last
+    round, and a budget and what a point is worth are per round. --from plans the rest of a training again,
+    in place of FILE. The new plan never costs more than the offer that the training made.
     """
     from dufl.experiment.config import Experiment
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
     from dufl.experiment.remaining import remaining_summary
+    from dufl.game.robust import check_robust
 
     check_source(file, source, rounds)
-    rest = None if source is None else remaining(source, parse_changes(changes), rounds)
-    whole = Experiment.from_toml(file, parse_changes(changes)) if rest is None else rest.experiment
+    given_changes = parse_changes(changes) | ({"leader.robust": robust} if robust else {})
+    rest = None if source is None else remaining(source, given_changes, rounds)
+    whole = Experiment.from_toml(file, given_changes) if rest is None else rest.experiment
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     wanted = {name: goal for name, goal in goals.items() if goal is not None}
     experiment = whole.fixed(payment, conservation_rate).for_goal(wanted)
@@ -95,6 +104,8 @@ def plan(
         check_output(out, PLAN, force)
     with progress_bar() as begin:
         given = payment is not None and conservation_rate is not None
+        if given and robust:
+            check_robust(experiment.game, experiment.leader.method)
         choice = rest.replan(begin("searching")) if rest and experiment is whole else None
         if choice is not None:
             plan = choice.plan

@@ -28,6 +28,7 @@ from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
+from dufl.game.robust import check_robust
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
 from dufl.learning.policies import POLICIES, Planned, is_policy
@@ -151,6 +152,7 @@ class Experiment(Inputs):
             method=self.leader.method,
             competition=self.leader.competition,
             algorithm1=self.leader.algorithm1,
+            robust=self.leader.robust,
             progress=progress,
         )
 
@@ -181,7 +183,10 @@ class Experiment(Inputs):
             return self
         if len(goals) > 1:
             raise InputError.of(" and ".join(goals), "given one at a time", len(goals), text="both")
-        game = with_goal(self.game, *next(iter(goals.items())), self.leader.competition)
+        if self.leader.robust:
+            check_robust(self.game, self.leader.method, tuple(goals))
+        robust = self.leader.robust is not None
+        game = with_goal(self.game, *next(iter(goals.items())), self.leader.competition, robust)
         return self.model_copy(update={"game": game})
 
     def fixed(self, payment: float | None = None, conservation_rate: float | None = None) -> Self:

@@ -10,17 +10,16 @@ import numpy as np
 
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import SMALLEST, find_equilibrium
-from dufl.game.parameters import Competition, Game
+from dufl.game.mean_field import SMALLEST
+from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium, solve
-from dufl.game.prediction import Prediction, best_rate, predict
+from dufl.game.prediction import Prediction, best_rate, predictor
 from dufl.game.search import Progress
 
 POINTS = 25
 LEAST = 1e-3  # of the plan's payment: the smallest payment shown
 BEYOND = 3.0  # times the plan's payment: the largest payment shown if the plan pays all that is allowed
 TYPES = 256  # of clients at most; exact for as many clients
-TOLERANCE = 1e-6  # of the equilibria
 STEP = 0.02  # relative change of the payment for the slope
 
 
@@ -79,7 +78,7 @@ def frontier_of(plan: Plan, progress: Progress = lambda _: None) -> Frontier | N
     if plan.prediction is None or plan.game.payment_range[1] == 0:
         return None
     game = plan.game.replace(clients=compress(plan.game.clients, TYPES))
-    predicted = _Predictor(game, plan.competition)
+    predicted = predictor(game, plan.competition)
     payments, rates, scores = _payments(plan), list[float](), list[Score]()
     for place, payment in enumerate(payments.tolist(), 1):
 
@@ -91,25 +90,6 @@ def frontier_of(plan: Plan, progress: Progress = lambda _: None) -> Frontier | N
         progress(place / len(payments))
     value, low, high = np.array([(s.value, s.low, s.high) for s in scores]).T
     return Frontier(plan.prediction.unit, payments, np.array(rates), value, low, high)
-
-
-class _Predictor:
-    """Predictions at the clients' equilibria; each search starts from the equilibrium before."""
-
-    def __init__(self, game: Game, competition: Competition) -> None:
-        self._game, self._competition = game, competition
-        self._last: Array | None = None
-
-    def __call__(self, payment: float, rate: float) -> Prediction:
-        game = self._game
-        found = find_equilibrium(
-            game.clients, game.num_rounds, payment, rate, self._competition, self._last, TOLERANCE
-        )
-        if payment >= SMALLEST:
-            self._last = found.total_volume
-        prediction = predict(game, rate, found.total_volume)
-        assert prediction is not None
-        return prediction
 
 
 def _payments(plan: Plan) -> Array:
@@ -159,7 +139,7 @@ def payment_per_point(plan: Plan) -> float | None:
     if plan.prediction is None or plan.payment < SMALLEST:
         return None
     game = plan.game.replace(clients=compress(plan.game.clients, TYPES))
-    predicted = _Predictor(game, plan.competition)
+    predicted = predictor(game, plan.competition)
     less, more = (predicted(plan.payment * factor, plan.conservation_rate) for factor in (1 - STEP, 1 + STEP))
     gained = less.value - more.value
     point = 0.01 if plan.prediction.unit == "error" else 0.01 * plan.prediction.value

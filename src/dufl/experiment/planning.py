@@ -39,6 +39,8 @@ def summary(plan: Plan, baseline: Plan | None) -> dict[str, Any]:
     endless = plan.endless_offer
     result["endless_payment"] = endless.payment if endless else None
     result["endless_conservation_rate"] = endless.conservation_rate if endless else None
+    if plan.nobody_loses:
+        result["nobody_loses"] = plan.nobody_loses.summary()
     if baseline:
         result["algorithm1_cost"] = baseline.server_cost
         result["algorithm1_payment"] = baseline.payment

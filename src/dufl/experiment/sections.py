@@ -35,6 +35,7 @@ from dufl.game.population import (
     LogNormal,
     Uniform,
 )
+from dufl.game.robustness import Robust
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Share
 from dufl.plugins import Spec, check_spec, describe, is_description, is_import_path, make_plugin, resolve
 
@@ -93,11 +94,13 @@ class Leader(Algorithm1Options):
         competition: "mean-field", or "nash": every client accounts for its own influence on the total.
         replan_every: after how many rounds of a training the remaining ones are planned again, or "drift":
             when the measured loss leaves the predicted interval. None plans once. It needs a calibrated law.
+        robust: plan under the uncertainty of the loss law: for its "expected" cost, or for its "worst" case.
     """
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
     replan_every: Annotated[Any, AfterValidator(_replan_every)] = None
+    robust: Robust | None = None
 
     @property
     def algorithm1(self) -> Algorithm1Options:

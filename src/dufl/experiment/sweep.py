@@ -79,7 +79,7 @@ def _plans(experiment: Experiment) -> Row:
     competition = experiment.leader.competition
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NegativeUtilityWarning)  # a sweep looks at many plans
-        best = solve(experiment.game, competition=competition)
+        best = solve(experiment.game, competition=competition, robust=experiment.leader.robust)
     baseline = algorithm1_baseline(experiment.game, competition)
     return {
         "payment": best.payment,

@@ -174,6 +174,8 @@ def make_strategy(
         raise InputError.of("leader.replan_every", "left out on Flower", config.leader.replan_every)
     weights, model_buffers = runtime.engine.start
     announcement = None
+    if negotiate and config.leader.robust:
+        raise InputError.of("leader.robust", "left out if the offer is negotiated", config.leader.robust)
     if not negotiate:
         plan = config.solve()
         announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)

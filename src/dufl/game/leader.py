@@ -10,7 +10,7 @@ does not anticipate how φ will change. It therefore ends at another point, in g
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Count, Inputs, Seed, Share
 
+Result = TypeVar("Result")
+Judge = Callable[[Game, float, float, Array, float], Result]  # of R, θ, φ(t) and the staleness in round 0
 FEW = 64  # types of clients, where a cost need not be exact: on the grid of a search
 
 
@@ -71,12 +73,22 @@ class Trace:
     converged: bool
 
 
+def _server_cost(game: Game, payment: float, rate: float, total_volume: Array, aged: float) -> float:
+    return server_cost(game, payment, rate, total_volume, aged).total
+
+
 def stackelberg(
-    game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
+    game: Game,
+    competition: Competition = "mean-field",
+    progress: Progress = lambda _: None,
+    judge: Judge[float] = _server_cost,
 ) -> Choice:
-    """The (R, θ) with the least cost at the clients' equilibrium; no update if that costs less."""
-    known = _likely(game, _anticipated_cost(game, competition))
-    return _minimized(game, _anticipated_cost(game, competition), known, progress)
+    """The (R, θ) with the least cost at the clients' equilibrium; no update if that costs less.
+
+    `judge` returns the cost of an equilibrium, by default U; another one must not be less than the payments.
+    """
+    known = _likely(game, anticipated(game, competition, judge))
+    return _minimized(game, anticipated(game, competition, judge), known, progress)
 
 
 def cost_surface(
@@ -88,7 +100,7 @@ def cost_surface(
     tolerance: float = 1e-6,
 ) -> Array:
     """U at the clients' equilibrium for every pair; of shape (payments, conservation rates)."""
-    cost = _anticipated_cost(game, competition)
+    cost = anticipated(game, competition, _server_cost)
     surface = np.empty((payments.size, conservation_rates.size))
     for i, payment in enumerate(payments):
         # back and forth, so that each equilibrium starts from that of a neighbour
@@ -139,13 +151,15 @@ def no_update_cost_by_term(game: Game) -> ServerCost:
     return server_cost(game, 0.0, 1.0, total)
 
 
-def _anticipated_cost(game: Game, competition: Competition) -> Cost:
-    """The server's cost at the clients' true equilibrium, on a compressed population."""
+def anticipated(
+    game: Game, competition: Competition, judge: Judge[Result]
+) -> Callable[[float, float, float], Result]:
+    """What a judge says of the clients' true equilibrium for an offer, on a compressed population."""
     types = compress(game.clients, TYPES)
     fine, coarse = (game.replace(clients=clients) for clients in (types, compress(types, FEW)))
     last: list[Array] = []  # the previous equilibrium, from which the next search starts
 
-    def cost(payment: float, rate: float, tolerance: float) -> float:
+    def cost(payment: float, rate: float, tolerance: float) -> Result:
         sample = coarse if tolerance >= COARSE else fine
         start = last[0] if last else None
         clients, trim = sample.clients, game.trims
@@ -156,7 +170,7 @@ def _anticipated_cost(game: Game, competition: Competition) -> Cost:
             last[:] = [equilibrium.total_volume]
         announced = equilibrium.announced_volume
         aged = starting_staleness(clients, payment, rate, announced, competition, trim)
-        return server_cost(sample, payment, rate, equilibrium.total_volume, aged).total
+        return judge(sample, payment, rate, equilibrium.total_volume, aged)
 
     return cost
 

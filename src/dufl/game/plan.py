@@ -6,7 +6,7 @@ certify      an independent certificate for the clients' part of a plan
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,8 @@ from dufl.game.parameters import Competition, Game, require_rounds
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
 from dufl.game.prediction import Prediction, cheapest, law_of, most_accurate, predict, weight_of_a_point
+from dufl.game.robust import check_robust, robust_offer
+from dufl.game.robustness import Robust, Robustness
 from dufl.game.search import Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
@@ -41,6 +43,7 @@ class _Method(Inputs):
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
+    robust: Robust | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +61,7 @@ class Plan:
         competition: `mean-field` or `nash`.
         method: how (R, θ) was chosen: `stackelberg`, `algorithm1`, or `given`.
         trace: the iterations of Algorithm 1, if it was used.
+        robustness: how the offer was chosen under the law's uncertainty, if it was.
     """
 
     game: Game
@@ -67,6 +71,7 @@ class Plan:
     competition: Competition
     method: str
     trace: Trace | None = None
+    robustness: Robustness | None = None
 
     @property
     def offer(self) -> Offer:
@@ -180,6 +185,11 @@ class Plan:
         return Outcomes(*np.concatenate(in_order(work, self.game.clients.size), axis=1))
 
     @cached_property
+    def nobody_loses(self) -> Any:
+        """What it would cost that no client has negative utility (a `NobodyLoses`); None if none has."""
+        return late("dufl.game.participation:nobody_loses")(self)
+
+    @cached_property
     def certificate(self) -> Certificate:
         """The independent certificate for the clients' part of the plan."""
         return certify(self)
@@ -235,6 +245,7 @@ class Plan:
             "method": self.method,
             "competition": self.competition,
             **(self.prediction.summary() if self.prediction else {}),
+            **({"robust": self.robustness.summary()} if self.robustness else {}),
         }
 
 
@@ -247,6 +258,7 @@ def solve(
     budget: float | None = None,
     accuracy: float | None = None,
     point_worth: float | None = None,
+    robust: Robust | None = None,
     certified: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
@@ -271,6 +283,8 @@ def solve(
             best one if there is none. Clients may begin with less than they have.
         point_worth: the plan with the best sum of payments and accuracy, if a point of accuracy over the
             whole run is worth this much money.
+        robust: plan under the uncertainty of the loss law, which must have a covariance: for the least
+            "expected" cost, or for the least cost in the "worst" case; see `Plan.robustness`.
         certified: False leaves out the certificate, which takes most of the time for very many clients.
         progress: called with the share of the work that is done.
 
@@ -285,14 +299,20 @@ def solve(
     """
     game = game or Game()
     require_rounds(game, FINITE)
-    chosen = _Method(method=method, competition=competition)
+    chosen = _Method(method=method, competition=competition, robust=robust)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     given = {name: value for name, value in goals.items() if value is not None}
     if len(given) > 1:
         raise InputError.of(" and ".join(given), "given one at a time", ", ".join(map(str, given.values())))
+    if robust is not None:
+        check_robust(game, chosen.method, tuple(given))
     if given:
-        game = with_goal(game, *next(iter(given.items())), competition)
-    search: Progress = (lambda share: progress(0.9 * share)) if certified else progress
+        game = with_goal(game, *next(iter(given.items())), competition, robust is not None)
+    done = (0.9 if certified else 1.0) * (0.3 if robust else 1.0)
+
+    def search(share: float) -> None:
+        progress(done * share)
+
     if chosen.method == "algorithm1":
         choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
     else:
@@ -301,6 +321,8 @@ def solve(
     idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trims
     if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
         plan = _plan(game, 0.0, 1.0, competition, method)
+    if robust is not None:
+        plan = _robust(plan, robust, lambda share: progress(done * (1 + 2 * share)))
     if certified:
         _check_certificate(plan)
         _warn_of_losses(plan)
@@ -308,8 +330,25 @@ def solve(
     return plan
 
 
-def with_goal(game: Game, goal: str, value: float, competition: Competition = "mean-field") -> Game:
+def _robust(plain: Plan, kind: Robust, progress: Progress) -> Plan:
+    """The plan with the robust offer in place of the plain one."""
+    found = robust_offer(plain.game, kind, plain.offer, plain.competition, progress)
+    offer = found.chosen.payment, found.chosen.conservation_rate
+    plan = (
+        plain
+        if plain.offer == found.chosen.offer
+        else _plan(plain.game, *offer, plain.competition, plain.method)
+    )
+    return replace(plan, robustness=found)
+
+
+def with_goal(
+    game: Game, goal: str, value: float, competition: Competition = "mean-field", robust: bool = False
+) -> Game:
     """The game whose solution reaches a goal: "budget", "accuracy" or "point_worth"; see `solve`.
+
+    With a budget the offer is the one with the best prediction; if it has to be robust, only its payment is
+    fixed.
 
     For a budget or an accuracy the offer may be so small that first buffers cost more than they earn. There
     clients may begin with less than they have, unless nothing can be paid or `trim_start` is false.
@@ -331,6 +370,8 @@ def with_goal(game: Game, goal: str, value: float, competition: Competition = "m
             return game.replace(payment_weight=0.0, payment_range=(0.0, 0.0))
         payment = min(most, high)
         game = _trimmed(game)
+        if robust:
+            return game.replace(payment_weight=0.0, payment_range=(low, payment))
         rate = most_accurate(game, payment, competition)
     else:
         game = _trimmed(game)
@@ -416,7 +457,7 @@ def _plan(
         game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trims
     )
     plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
-    _check_capacity(plan)
+    check_capacity(plan)
     return plan
 
 
@@ -442,7 +483,8 @@ def _warn_of_losses(plan: Plan) -> None:
         )
 
 
-def _check_capacity(plan: Plan) -> None:
+def check_capacity(plan: Plan) -> None:
+    """Raise `CapacityError` if a client would hold more than fits into its buffer."""
     clients = plan.game.clients
     if not np.isfinite(clients.capacity).any():
         return

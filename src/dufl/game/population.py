@@ -222,8 +222,8 @@ class Clients:
         held = self.multiplicity * self.initial_volume
         return float((held * self.initial_staleness).sum() / held.sum())
 
-    def take(self, which: slice) -> "Clients":
-        """The clients in a slice, without checking them again."""
+    def take(self, which: slice | npt.NDArray[np.intp]) -> "Clients":
+        """Some of the clients, without checking them again."""
         return self._unchecked({name: getattr(self, name)[which] for name in (*COLUMNS, "multiplicity")})
 
     def weighted(self, multiplicity: Vector) -> "Clients":

@@ -154,13 +154,13 @@ def cheapest(game: Game, accuracy: float, competition: Competition = "mean-field
 
 def most_accurate(game: Game, payment: float, competition: Competition = "mean-field") -> float:
     """The conservation rate with the least predicted loss at a payment."""
-    predicted = _predicted(game, competition)
+    predicted = predictor(game, competition)
     return best_rate(lambda rate: predicted(payment, rate).value, game.conservation_range)[0]
 
 
 def _bound(game: Game, competition: Competition) -> Callable[[float, float], float]:
     """The predicted loss that is exceeded with a probability of 10 %, at the clients' equilibrium."""
-    predicted = _predicted(game, competition)
+    predicted = predictor(game, competition)
 
     def bound(payment: float, rate: float) -> float:
         prediction = predicted(payment, rate)
@@ -169,7 +169,7 @@ def _bound(game: Game, competition: Competition) -> Callable[[float, float], flo
     return bound
 
 
-def _predicted(game: Game, competition: Competition) -> Callable[[float, float], Prediction]:
+def predictor(game: Game, competition: Competition) -> Callable[[float, float], Prediction]:
     """The prediction for an offer at the clients' equilibrium, which is searched from the previous one."""
     last: list[Array] = []
 
@@ -177,7 +177,8 @@ def _predicted(game: Game, competition: Competition) -> Callable[[float, float],
         start = last[0] if last else None
         trim = game.trims
         found = find_equilibrium(game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim)
-        last[:] = [found.total_volume]
+        if payment >= SMALLEST:
+            last[:] = [found.total_volume]
         aged = starting_staleness(game.clients, payment, rate, found.announced_volume, competition, trim)
         prediction = predict(game, rate, found.total_volume, aged)
         assert prediction is not None

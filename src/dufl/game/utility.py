@@ -107,7 +107,7 @@ def convergence_bound(
         drift: Ω_t, by how much the loss of one model differs between rounds' data; 0 if the
             distribution of the data does not change.
     """
-    forgotten = _forgetting(game)
+    forgotten = forgetting(game)
     aged = staleness(total_volume, conservation_rate, game.clients.initial_mean_staleness)
     volume_loss, staleness_loss = _accuracy_loss(game, total_volume, aged)
     noise = volume_loss + staleness_loss
@@ -119,7 +119,7 @@ def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tu
 
     Those of the paper's bound are terms (2) and (3) of Theorem 1.
     """
-    forgotten = _forgetting(game)[: len(total_volume)]
+    forgotten = forgetting(game)[: len(total_volume)]
     if game.loss is not None:
         scarcity = scarcity_of(game.loss, game.clients.num_clients, total_volume)
         little, old = terms_of(game.loss, scarcity, mean_staleness)
@@ -132,6 +132,6 @@ def _accuracy_loss(game: Game, total_volume: Array, mean_staleness: Array) -> tu
     return forgotten * volume_loss, forgotten * aged
 
 
-def _forgetting(game: Game) -> Array:
+def forgetting(game: Game) -> Array:
     """κ1^{T−1−t}: the share of a round's loss that is left at the end."""
     return np.asarray(game.decay ** np.arange(game.num_rounds - 1, -1, -1.0))

@@ -14,6 +14,7 @@ from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
 from dufl.report.frontier import frontier_chart
 from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
+from dufl.report.participation import participation_text
 from dufl.report.plan_charts import TERMS, cost_chart, plan_surface, surface_chart
 from dufl.report.planning import SHOWN, Planning
 from dufl.report.predictions import (
@@ -59,6 +60,8 @@ def _texts(planning: Planning) -> list[str]:
         *_prediction_texts(planning),
         f"The {_cost(plan)} over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}",
     ]
+    if losses := participation_text(plan):
+        texts.append(losses)
     if not planning.followers:
         texts.insert(0, "No run on this page follows the server's plan. For this federation it is:")
     if planning.replanned:

@@ -23,6 +23,7 @@ from dufl.game.plan import Plan
 from dufl.learning.federation import Record
 from dufl.report.endless_table import endless_rows
 from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
+from dufl.report.participation import participation_rows
 from dufl.report.plan_charts import TERMS, rows_by_values, value_text
 from dufl.report.predictions import (
     cost_label,
@@ -32,6 +33,7 @@ from dufl.report.predictions import (
     prediction_rows,
 )
 from dufl.report.tracking import parted_sentence, replan_rows
+from dufl.report.uncertainty import uncertainty_rows
 
 Rows = list[tuple[str, str]]
 SweepRow = dict[str, Any]
@@ -46,18 +48,20 @@ def plan_table(plan: Plan, baseline: Plan | None = None) -> RenderableType:
         plan: what is shown.
         baseline: the plan of Algorithm 1 for the same game, to compare with.
     """
-    parts = [
-        ("Server", _server_rows(plan, baseline)),
-        ("Clients", _client_rows(plan)),
-        ("Solution quality", _quality_rows(plan)),
-    ]
+    parts = [("Server", _server_rows(plan, baseline)), ("Clients", _client_rows(plan))]
+    advice: list[Text] = []
+    if plan.robustness:
+        parts.append((f"Uncertainty: {plan.robustness.laws} plausible loss laws", uncertainty_rows(plan)))
+        advice.append(Text(plan.robustness.advice))
+    parts.append(("Solution quality", _quality_rows(plan)))
     tables = [_two_columns(title, rows) for title, rows in parts]
-    return Group(Text(_plan_headline(plan), style="bold"), *tables, _plan_lines(plan))
+    return Group(Text(_plan_headline(plan), style="bold"), *tables, *advice, _plan_lines(plan))
 
 
 def plan_html(plan: Plan) -> str:
     """A plan as a compact HTML table, for notebooks."""
-    return _html(_plan_headline(plan), [*_server_rows(plan, None), *_client_rows(plan)])
+    rows = [*_server_rows(plan, None), *_client_rows(plan), *uncertainty_rows(plan)]
+    return _html(_plan_headline(plan), rows)
 
 
 def _plan_headline(plan: Plan) -> str:
@@ -105,6 +109,7 @@ def _client_rows(plan: Plan) -> Rows:
         ("  with no collection", _spread(outcome.zero_utility)),
         ("  with random collection", _spread(outcome.random_utility)),
         ("clients with negative utility", f"{negative:,} of {plan.game.clients.size:,}"),
+        *participation_rows(plan),
     ]
 
 
