@@ -28,7 +28,7 @@ from dufl.experiment.callbacks import Callback
 from dufl.experiment.config import Experiment, as_experiment, law_table
 from dufl.experiment.frames import make_frame
 from dufl.experiment.train import Run, train
-from dufl.game.loss import PowerLaw
+from dufl.game.loss import PARAMETERS, PowerLaw
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import equilibrium
 from dufl.late import late
@@ -171,7 +171,13 @@ class Calibration:
             "effect_of_volume": self.effects[0],
             "effect_of_age": self.effects[1],
             "candidates": [
-                {"form": fit.form.name, "r2": fit.r2, "r2_heldout": fit.heldout_r2} for fit in self.candidates
+                {
+                    "form": fit.form.name,
+                    "r2": fit.r2,
+                    "r2_heldout": fit.heldout_r2,
+                    "law": dict(zip(PARAMETERS, fit.law.parameters.tolist(), strict=True)),
+                }
+                for fit in self.candidates
             ],
             "pilots": [self._row(m) for m in self.measurements],
             "snippet": self.snippet,
