@@ -25,9 +25,20 @@ def simulate(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])
-def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
-    changes = (*CHANGES, f"training.algorithm={algorithm}")
+TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("training.algorithm=fedavg",),
+        ("training.algorithm=fedprox",),
+        ("training.algorithm=feddyn",),
+        pytest.param(TRIMMED, marks=pytest.mark.slow),
+    ],
+)
+def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None:
+    changes = (*CHANGES, *change)
     code, out, err = simulate(*told(*changes), "--out", str(tmp_path / "run"), "--json")
     assert (code, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
@@ -36,6 +47,10 @@ def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
     assert [record.volumes for record in records] == [record.volumes for record in alone.records]
     assert [r.mean_age for r in records] == pytest.approx([r.mean_age for r in alone.records])
     assert [r.classes for r in records] == [r.classes for r in alone.records]
+    assert [r.planned_staleness for r in records] == pytest.approx(
+        [r.planned_staleness for r in alone.records]
+    )
+    assert (records[0].total_volume < 15 * 200) == (change == TRIMMED)
     assert [r.server_cost for r in records] == pytest.approx([r.server_cost for r in alone.records])
     assert abs(found["final_accuracy"] - alone.accuracy) < 0.01
     assert found["fingerprint"] == alone.summary()["fingerprint"]  # better than asked for: the same bits

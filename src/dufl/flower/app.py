@@ -174,7 +174,7 @@ def make_strategy(
     announcement = None
     if not negotiate:
         plan = config.solve()
-        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)
+        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume, config.game.trim_start)
     strategy = DataUpdateStrategy(
         AlgorithmStrategy(config.training, weights, config.game.clients.size),
         config.game,
