@@ -97,3 +97,30 @@ def test_only_the_planned_policy(tmp_path: Path) -> None:
     code, _, err = simulate("--set", "policy=static", "--out", str(tmp_path / "run"))
     assert (code, err) == (2, "error: policy must be 'dufl' on Flower, got 'static'\n")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_simulated_runs_calibrate(tmp_path: Path, dufl_command: Any) -> None:
+    changes = ("game.num_rounds=5", "clients.count=3", "clients.initial_volume=100")
+    offers = [(2, 0.0), (2, 0.8), (10, 0.5), (40, 0.0), (40, 0.3), (40, 0.6)]
+    for index, (payment, rate) in enumerate(offers):
+        given = (
+            f"game.payment_range=[{payment},{payment}]",
+            f"game.conservation_range=[{rate},{rate}]",
+        )
+        code, _, err = simulate(
+            *told(*changes, *given), "--out", str(tmp_path / "runs" / str(index)), "--json"
+        )
+        assert (code, err) == (0, "")
+    code, out, err = dufl_command(
+        "calibrate", str(tmp_path / "runs"), "--out", str(tmp_path / "cal"), "--json"
+    )
+    assert (code, err) == (0, "")
+    pilots = json.loads(out)["pilots"]
+    assert [(p["payment"], p["conservation_rate"]) for p in pilots] == offers
+    law = str(tmp_path / "cal" / "calibrated.toml")
+    code, out, err = simulate(law, "--out", str(tmp_path / "run"), "--json")
+    assert (code, err) == (0, "")
+    found, alone = json.loads(out), train(load(Path(law))).summary()
+    for name in ("predicted_accuracy", "predicted_low", "predicted_high", "measured_late_accuracy"):
+        assert found[name] == pytest.approx(alone[name])

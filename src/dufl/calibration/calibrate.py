@@ -254,10 +254,14 @@ def calibrate(
 
 
 def fit_runs(
-    runs: Sequence[Run], metric: Metric = "error", experiment: Experiment | None = None
+    runs: Sequence[Run],
+    metric: Metric = "error",
+    experiment: Experiment | None = None,
+    rates: Sequence[float | None] = (),
 ) -> Calibration:
-    """The calibration from runs that exist."""
-    measured = tuple(measure(run, metric) for run in runs)
+    """The calibration from runs that exist, with their conservation rates if their plans are not known."""
+    given = rates or [None] * len(runs)
+    measured = tuple(measure(run, metric, rate) for run, rate in zip(runs, given, strict=True))
     fit, candidates = fit_laws(measured, metric)
     oldest = MARGIN * max(m.staleness for m in measured)
     law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest)

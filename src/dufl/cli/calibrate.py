@@ -138,12 +138,9 @@ def _costs(files: list[Path], json: bool) -> None:
 
 
 def _from_runs(places: list[Path], metric: Metric | None) -> "Calibration":
-    from dufl.calibration.calibrate import fit_runs
-    from dufl.experiment.stored import read_runs
+    from dufl.calibration.stored_runs import calibrate_stored
 
-    runs = [stored.run for stored in read_runs(places) if stored.run.finished]
-    regression = bool(runs) and runs[0].regression
-    return fit_runs(runs, metric or ("rmse" if regression else "error"), runs[0].experiment)
+    return calibrate_stored(places, metric)
 
 
 def _by_training(

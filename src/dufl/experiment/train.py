@@ -41,6 +41,8 @@ class Run:
         stopped_early: whether a callback finished it before its last round.
         plan: the plan that its policy followed, if it followed one.
         data: the fingerprint of the samples.
+        agreed: the plan that server and clients agreed on in a run on Flower, if its loss law predicts
+            something. Its totals are known, but the volumes of single clients are not.
     """
 
     experiment: Experiment
@@ -50,6 +52,7 @@ class Run:
     stopped_early: bool = False
     plan: Plan | None = None
     data: str = ""
+    agreed: Plan | None = None
 
     def __repr__(self) -> str:
         experiment, training = self.experiment, self.experiment.training
@@ -114,7 +117,7 @@ class Run:
     @property
     def outcome(self) -> Outcome | None:
         """What the plan's loss law predicted, and what was measured; None if nothing was predicted."""
-        return outcome_of(self.plan, self.records)
+        return outcome_of(self.plan or self.agreed, self.records)
 
     @property
     def regression(self) -> bool:

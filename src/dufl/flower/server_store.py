@@ -239,7 +239,8 @@ class RunRecorder:
 
     def finish(self, weights: Named) -> None:
         """Write the model and the summary."""
-        run = Run(self._config, self._records, weights, self._directory.folder)
+        agreed = self._directory.agreed_plan(self._config)
+        run = Run(self._config, self._records, weights, self._directory.folder, agreed=agreed)
         self._directory.finish(weights, run.summary())
 
 

@@ -3,16 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from dufl.errors import InputError
-from dufl.experiment.files import read_bytes
+from dufl.experiment.agreement import DEAL, Agreement, read_agreement
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
 from dufl.experiment.predicted import Outcome, mean_outcome, outcome_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
-from dufl.game.plan import Offer, Plan, equilibrium
+from dufl.game.plan import Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
 
@@ -62,14 +60,6 @@ class Planning:
         if group.policy == "static":
             return _stored_plan(group.every) or no_update(self.plan.game)
         return self.plan if group.policy == "dufl" else None
-
-
-class _Deal(NamedTuple):
-    """What server and clients agreed on in a run on Flower."""
-
-    offer: Offer
-    first_round: int
-    phases: int
 
 
 def plannings(groups: Sequence[Group], progress: Progress = lambda _: None) -> list[Planning]:
@@ -136,25 +126,14 @@ def _agreed_plan(runs: Sequence[Stored]) -> Plan | None:
 
 def is_on_flower(stored: Stored) -> bool:
     """Whether it is a run on Flower."""
-    return (stored.folder / "deal.json").exists()
+    return (stored.folder / DEAL).exists()
 
 
 def is_negotiated(stored: Stored) -> bool:
     """Whether clients were asked for more than their consent."""
     deal = _agreed(stored)
-    return deal is not None and deal.phases > 1
+    return deal is not None and deal.negotiated
 
 
-def _agreed(stored: Stored) -> _Deal | None:
-    if not is_on_flower(stored):
-        return None
-    path = stored.folder / "deal.json"
-    try:
-        values = json.loads(read_bytes(path))
-        offer = Offer(payment=float(values["payment"]), conservation_rate=float(values["conservation_rate"]))
-        deal = _Deal(offer, int(values["first_round"]), int(values["phases"]))
-        if not (0 <= deal.first_round < stored.run.experiment.game.num_rounds and deal.phases >= 0):
-            raise InputError.of("first_round and phases", "a round and a number >= 0", deal[1:])
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} must be what server and clients agreed on: {error!r}") from None
-    return deal
+def _agreed(stored: Stored) -> Agreement | None:
+    return read_agreement(stored.folder, stored.run.experiment.game.num_rounds)
