@@ -23,7 +23,7 @@ from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
 from dufl.experiment.sections import ClientsSection, Data, Leader, column
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
-from dufl.game.loss import PowerLaw
+from dufl.game.loss import DescribedLaw, PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
@@ -270,9 +270,11 @@ def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
 
 
 def law_table(law: Any) -> Any:
-    """A loss law as a TOML table; a user's own is described."""
+    """A loss law as a TOML table; a user's own is described in angle brackets, and is never imported."""
+    if isinstance(law, DescribedLaw):
+        return law.description
     if not isinstance(law, PowerLaw):
-        return describe(law)
+        return f"<{describe(law).strip('<>')}>"
     table = law.model_dump(exclude_none=True)
     return {name: [list(row) for row in v] if name == "covariance" else v for name, v in table.items()}
 

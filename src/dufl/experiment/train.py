@@ -19,6 +19,7 @@ from dufl.experiment.predicted import Outcome, outcome_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
+from dufl.game.loss import check_law
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan
 from dufl.late import late
@@ -228,6 +229,7 @@ def train(
         if place.summary is not None:
             return _finished(experiment, place, hooks)
     settings, game = experiment.training, experiment.game
+    check_law(game.loss)
     source = experiment.data.client_data(samples, game, settings.seed)
     update = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
     source = source.discarding(getattr(update, "discard", None))

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dufl.experiment.agreement import DEAL, Agreement, read_agreement
+from dufl.experiment.config import Experiment
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
 from dufl.experiment.predicted import Outcome, mean_outcome, outcome_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
+from dufl.game.loss import DescribedLaw
 from dufl.game.plan import Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
@@ -37,6 +39,11 @@ class Planning:
     def followers(self) -> list[Group]:
         """The groups that follow the plan."""
         return [group for group in self.groups if group.policy == "dufl"]
+
+    @property
+    def law_known(self) -> bool:
+        """Whether costs of offers can be computed: a user's own law is only described in a run directory."""
+        return not isinstance(self.plan.game.loss, DescribedLaw)
 
     @property
     def outcomes(self) -> list[tuple[float, Outcome]]:
@@ -93,10 +100,16 @@ def _planning(groups: list[Group]) -> Planning:
     runs = [stored for group in groups for stored in group.every]
     deals = [deal for deal in map(_agreed, runs) if deal]
     following = [stored for stored in runs if stored.run.experiment.policy == "dufl"]
-    plan = _agreed_plan(following) or _stored_plan(following) or groups[0].config.solve()
+    plan = _agreed_plan(following) or _stored_plan(following) or _solved(groups[0].config)
     again = max((deal.first_round for deal in deals), default=0)
     # Run directories do not hold Algorithm 1's plan, which the report compares with: it is solved here.
     return Planning(plan, baseline_of(plan), groups, again)
+
+
+def _solved(experiment: Experiment) -> Plan:
+    """The plan that nobody followed; without a law to plan with, the one that pays nothing."""
+    described = isinstance(experiment.game.loss, DescribedLaw)
+    return no_update(experiment.game) if described else experiment.solve()
 
 
 def _stored_plan(runs: Sequence[Stored]) -> Plan | None:
