@@ -22,11 +22,13 @@ def cents(amount: int) -> str:
 
 
 def number(value: float) -> str:
-    """A number with a precision that suits its magnitude.
+    """A number with a precision that suits its magnitude; a dash if it is not known.
 
-    >>> number(2.39932), number(1564.03), number(3.2e-7), number(float("inf"))
-    ('2.399', '1,564.0', '3.2e-07', '∞')
+    >>> number(2.39932), number(1564.03), number(3.2e-7), number(float("inf")), number(float("nan"))
+    ('2.399', '1,564.0', '3.2e-07', '∞', '–')
     """
+    if math.isnan(value):
+        return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     if value == 0 or 1e-3 <= abs(value) < 10:

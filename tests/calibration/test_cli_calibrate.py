@@ -44,6 +44,23 @@ def test_goals_without_a_law_say_what_to_do() -> None:
     assert "run `dufl calibrate` first" in err
 
 
+def test_gradients_then_plan(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[data]\ndataset = "digits"\n[game]\nnum_rounds = 12\n')
+    command = ("calibrate", "gradients", str(tmp_path / "mine.toml"), "--set", "clients.count=3")
+    code, text, err = dufl(*command, "--out", str(tmp_path / "out"), "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(text)
+    assert json.loads((tmp_path / "out" / "gradients.json").read_text()) == found
+    assert {"sampling_noise", "time_sensitivity", "weights", "r2", "verdict", "snippet"} <= set(found)
+    (tmp_path / "snippet.toml").write_text(found["snippet"])
+    for file in (tmp_path / "out" / "gradients.toml", tmp_path / "snippet.toml"):
+        code, text, err = dufl("plan", str(file), "--json")
+        assert (code, err) == (0, "")
+    for wrong in (("--metric", "loss"), (str(tmp_path / "other.toml"),), ("--set", "model=cnn")):
+        code, text, err = dufl(*command, *wrong)
+        assert (code, text, err.count("\n")) == (2, "", 1)
+
+
 def test_costs_from_a_log(tmp_path: Path) -> None:
     rows = [(c, h, 2e-4 * c * c + 2e-5 * h * h) for c in (5, 20, 50, 90) for h in (100, 250, 400)]
     log = tmp_path / "log.csv"

@@ -1,6 +1,7 @@
 """Laws of measuring gradients: known ψ, σ, μ and β are found."""
 
 import json
+import tomllib
 from functools import cache
 from typing import Any, cast
 
@@ -11,10 +12,11 @@ import pytest
 import dufl
 from dufl.calibration.buffers import Buffers
 from dufl.calibration.calibrate import Calibration
-from dufl.calibration.gradient_noise import GradientNoise, fit_noise, slopes
+from dufl.calibration.gradient_noise import GradientNoise
 from dufl.calibration.gradients import measure_gradients
 from dufl.calibration.linear_models import extreme_eigenvalues, gradient, hessian_product
 from dufl.calibration.measurements import Measurement
+from dufl.calibration.noise_fit import fit_noise, slopes
 from dufl.data.recording import Recording, make_recording
 from dufl.game.loss import ConvergenceBound, PowerLaw
 from dufl.learning.logistic import train_logistic
@@ -183,6 +185,10 @@ def test_theorem_1_weighs_as_its_own_bound_does() -> None:
     assert compared["bound"] == pytest.approx(found.sigma**2 / (2 * found.psi**2))
     assert compared["law_least"] == pytest.approx(compared["law_largest"])
     assert compared["factor"] == pytest.approx(6)
+    law = cast("PowerLaw", found.calibrated().game.law)
+    assert law(0.5, 3.0) == pytest.approx(
+        ConvergenceBound.of(1.0, compared["bound"])(0.5, 3.0) * law(1.0, 0.0)
+    )
     assert found.compared_with(calibration(PowerLaw(volume_weight=1.0)))["factor"] == 0
     assert found.compared_with(calibration(PowerLaw(staleness_weight=1.0)))["factor"] == np.inf
 
@@ -214,6 +220,29 @@ def test_the_result_is_json_and_a_frame() -> None:
     )
     assert [row["round"] for row in found.by_round()] == sorted(set(frame["round"]))
     assert fit_noise(found.measurements)[:2] == pytest.approx((found.psi**2, found.sigma**2))
+
+
+def test_the_snippet_plans_with_what_was_measured() -> None:
+    for found in (on_digits(1.25), measured()):  # simulated and recorded
+        game = found.calibrated().game
+        told = dufl.Game(clients=game.clients, **tomllib.loads(found.snippet)["game"])
+        weights = found.weights or {"volume_weight": 1.0, "staleness_weight": 1e-2}
+        scarce = weights["volume_weight"] * found.psi**2
+        for given in (game, told.replace(time_sensitivity=game.time_sensitivity)):
+            law = cast("PowerLaw", given.law)
+            assert law(1.0, 0.0) == pytest.approx(scarce)
+            assert law(0.0, 1.0) == pytest.approx(weights["staleness_weight"] * found.sigma**2)
+    assert on_digits(1.25).calibrated().game.time_sensitivity == 1.25  # what is simulated does not change
+    assert measured().calibrated().game.time_sensitivity == measured().sigma
+
+
+def test_points_are_reported() -> None:
+    seen: list[tuple[int, float]] = []
+    experiment = digits(0.75).replace(game=dufl.Game(num_rounds=8, clients=dufl.Clients.draw(2)))
+    measure_gradients(
+        experiment, points=2, volumes=(8, 16), staleness=(1, 2), on_point=lambda *now: seen.append(now)
+    )
+    assert seen == [(0, 0.0), (2, 0.5), (6, 1.0)]
 
 
 def test_buffers_have_the_ages_and_classes_of_their_rounds() -> None:

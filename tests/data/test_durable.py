@@ -278,3 +278,36 @@ def test_labels_that_are_numbers_are_stored_as_such(tmp_path: Path) -> None:
     assert set(about) == {
         *("round", "next", "size", "dtype", "shape", "capacity", "discard", "seed", "client", "checksum")
     }  # a file of classes is what it always was
+
+
+def test_restarted_it_is_as_if_it_had_been_created_with_less(tmp_path: Path) -> None:
+    with DurableBuffer.create(tmp_path / "large.db", batch(0, 60), facts={"key": "kept"}) as large:
+        large.restart(batch(0, 25), np.arange(25) % 3 + 1)
+        with DurableBuffer.create(tmp_path / "small.db", batch(0, 25), np.arange(25) % 3 + 1) as small:
+            for round in (1, 2):
+                assert digest(large.snapshot()) == digest(small.snapshot())
+                large.advance(15, batch(round))
+                small.advance(15, batch(round))
+        assert large.recall("key") == "kept"
+        with pytest.raises(InputError, match="before the first step"):
+            large.restart(batch(0, 5))
+
+
+def test_trimmed_it_keeps_ages_and_ids(tmp_path: Path) -> None:
+    with DurableBuffer.create(tmp_path / "buffer.db", batch(0, 60)) as buffer:
+        buffer.advance(40, batch(1))
+        before = buffer.snapshot()
+        buffer.trim(30)
+        after = buffer.snapshot()
+        assert (len(buffer), buffer.round) == (30, 1)
+        kept = np.isin(before.ids, after.ids)
+        assert (before.ages[kept] == after.ages).all()
+        assert before.samples.features[kept].tobytes() == after.samples.features.tobytes()
+        for wrong in (-1, 31):
+            with pytest.raises(InputError) as refused:
+                buffer.trim(wrong)
+            assert refused.value.field == "keep"
+    with DurableBuffer.create(tmp_path / "oldest.db", batch(0, 60), discard="oldest") as oldest:
+        oldest.advance(60, batch(1))
+        oldest.trim(20)
+        assert set(oldest.snapshot().ages) == {1}

@@ -14,6 +14,9 @@ from dufl.data.live.mqtt_stream import MqttStream
 from dufl.data.live.table_stream import TableStream
 from dufl.errors import InputError
 from dufl.flower.client_store import ClientProfile, ClientStore
+from dufl.flower.messages import commitment_hash
+from dufl.game.negotiation import Announcement
+from dufl.game.parameters import Offer
 
 ROUNDS, FRESH = 60, 4
 
@@ -95,6 +98,31 @@ def test_each_sample_joins_once(tmp_path: Path, one_stream: bool, monkeypatch: p
     assert labels == list(range(len(labels)))  # in order, none twice, none left out
     assert len(labels) > 100
     assert kills > 10
+
+
+def test_a_client_begins_with_less_of_what_its_stream_delivered(tmp_path: Path) -> None:
+    """The excess is discarded when round 0 begins, once; its position in the stream does not change."""
+    write(tmp_path, range(300))
+    announcement = Announcement(Offer(payment=1.0, conservation_rate=0.8), np.full(6, 300.0), trim_start=True)
+    profile = ClientProfile(0, tmp_path / "client.sqlite", TableStream(tmp_path), 200, 1e-3, 1e-4)
+    with ClientStore(profile) as store:
+        for _ in range(2):  # also if the server asks again
+            planned = store.best_response(announcement)
+            hashes = store.commit(announcement, 0)
+        assert planned[0] < 150
+        committed, nonce = store.opening(0)
+        assert committed == round(planned[0])
+        assert hashes[0] == commitment_hash(committed, nonce)
+    for _ in range(2):
+        with ClientStore(profile) as store:
+            first = store.enter(0)
+            assert len(first.ids) == committed
+            assert set(first.ages) == {1}
+    with ClientStore(profile) as store:
+        later = store.enter(1)
+    fresh = later.samples.labels[later.ages == 1]
+    assert fresh.tolist() == list(range(200, 200 + len(fresh)))
+    assert set(later.samples.labels[later.ages == 2]) <= set(first.samples.labels)
 
 
 @needs_mosquitto

@@ -18,14 +18,31 @@ from dufl.learning.algorithm import LocalPenalty
 from flower_grid import SMALL, Answer, Run, in_cents, is_training
 from loading import load
 
+TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]", "clients.initial_volume=300")
+OLD = (*TRIMMED, "clients.initial_staleness=[1, 2.5, 4, 1]")
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])
-def test_the_same_as_on_one_machine(tmp_path: Path, algorithm: str) -> None:
-    change = f"training.algorithm={algorithm}"
-    run = Run(tmp_path, change)
-    run.start()
-    alone = train(load(None, [*SMALL, change]))
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("training.algorithm=fedavg",),
+        ("training.algorithm=fedprox",),
+        ("training.algorithm=feddyn",),
+        TRIMMED,
+        OLD,
+        (*TRIMMED, "data.dirichlet_alpha=0.5", "data.discard=oldest"),
+    ],
+)
+def test_the_same_as_on_one_machine(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    run = Run(tmp_path, *changes)
+    result = run.start()
+    alone = train(load(None, [*SMALL, *changes]))
     assert len(run.rounds) == 5
+    weights = messages.from_arrays(result.arrays)["weights"]
+    assert alone.weights is not None
+    flat = np.concatenate([array.ravel() for array in alone.weights.values()])
+    assert weights.tobytes() == flat.tobytes()
+    assert (alone.records[0].total_volume < run.config.game.clients.initial_total) == ("trim" in changes[0])
     for round, record in zip(run.rounds, alone.records, strict=True):
         assert [claim.volume for claim in round.claims] == record.volumes
         total = sum(claim.volume for claim in round.claims)
@@ -47,6 +64,24 @@ def test_negotiated_in_few_phases_and_as_good_as_known(tmp_path: Path) -> None:
     assert run.strategy.deal.residual <= 1e-3
     assert run.strategy.deal.offer.payment == pytest.approx(known.payment, rel=0.05)
     assert run.strategy.deal.offer.conservation_rate == pytest.approx(known.conservation_rate, abs=0.05)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_clients_that_begin_with_less_are_negotiated_with(tmp_path: Path, masked: bool) -> None:
+    run = Run(tmp_path, *TRIMMED, "clients.seed=3", negotiate=True, masked=masked)
+    private = run.config.game
+    guess = load(None, [*SMALL, "clients.seed=99", "clients.initial_volume=500"]).game.clients
+    run.strategy.game = private.replace(clients=guess)
+    run.start()
+    deal, known = run.strategy.deal, solve(private)
+    assert deal is not None
+    assert deal.announcement.trim_start
+    assert deal.residual <= 1e-3
+    assert deal.offer.conservation_rate == pytest.approx(known.conservation_rate, abs=0.05)
+    first = [claim.volume for claim in run.rounds[0].claims]
+    assert first == pytest.approx(known.volume[0].tolist(), rel=0.05)
+    assert [claim.committed for claim in run.rounds[0].claims] == first
+    assert not run.rounds[0].refused
 
 
 def numbers_in(message: Message) -> list[np.ndarray]:

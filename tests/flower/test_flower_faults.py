@@ -90,15 +90,17 @@ def test_a_message_twice_changes_nothing_twice(tmp_path: Path) -> None:
     assert once.entries() == twice.entries()
 
 
-def test_who_is_gone_for_good_is_planned_without(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trim", [False, True])
+def test_who_is_gone_for_good_is_planned_without(tmp_path: Path, trim: bool) -> None:
     def meddle(client: int, message: Message, answer: Answer) -> Message | None:
         training = is_training(message)
         late = training and messages.round_of(message.content) >= 2
         return None if client == 1 and (late or run.strategy.round >= 2) else answer()
 
-    run = Run(tmp_path, "game.num_rounds=12", meddle=meddle)
+    run = Run(tmp_path, "game.num_rounds=12", f"game.trim_start={str(trim).lower()}", meddle=meddle)
     run.start()
     assert run.strategy.deal is not None
+    assert run.strategy.deal.announcement.trim_start == trim
     assert run.strategy.deal.first_round == 5  # missed 2, 3 and 4
     assert sorted(run.strategy.deal.commitments) == [0, 2, 3]
     assert run.strategy.deal.residual <= 1e-3

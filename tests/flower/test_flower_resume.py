@@ -20,8 +20,13 @@ class KilledError(Exception):
     """The server is gone."""
 
 
-@pytest.mark.parametrize("moment", [0, 7, 13, 19])
-def test_a_server_that_was_killed_goes_on(tmp_path: Path, moment: int) -> None:
+TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]", "clients.initial_volume=300")
+
+
+@pytest.mark.parametrize(
+    ("moment", "changes"), [(0, ()), (7, ()), (13, ()), (19, ()), (0, TRIMMED), (2, TRIMMED), (7, TRIMMED)]
+)
+def test_a_server_that_was_killed_goes_on(tmp_path: Path, moment: int, changes: tuple[str, ...]) -> None:
     trained = 0
 
     def meddle(client: int, message: Message, answer: Answer) -> Message | None:
@@ -33,11 +38,11 @@ def test_a_server_that_was_killed_goes_on(tmp_path: Path, moment: int) -> None:
             trained += 1
         return answer()
 
-    whole = Run(tmp_path / "whole")
-    first = Run(tmp_path / "killed", meddle=meddle)
+    whole = Run(tmp_path / "whole", *changes)
+    first = Run(tmp_path / "killed", *changes, meddle=meddle)
     with pytest.raises(KilledError):
         first.start()
-    again = Run(tmp_path / "killed")
+    again = Run(tmp_path / "killed", *changes)
     result, expected = again.start(), whole.start()
     ours, theirs = messages.from_arrays(result.arrays), messages.from_arrays(expected.arrays)
     assert ours["weights"].tobytes() == theirs["weights"].tobytes()

@@ -25,9 +25,20 @@ def simulate(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "feddyn"])
-def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
-    changes = (*CHANGES, f"training.algorithm={algorithm}")
+TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("training.algorithm=fedavg",),
+        ("training.algorithm=fedprox",),
+        ("training.algorithm=feddyn",),
+        pytest.param(TRIMMED, marks=pytest.mark.slow),
+    ],
+)
+def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None:
+    changes = (*CHANGES, *change)
     code, out, err = simulate(*told(*changes), "--out", str(tmp_path / "run"), "--json")
     assert (code, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
@@ -36,6 +47,10 @@ def test_the_same_as_dufl_train(tmp_path: Path, algorithm: str) -> None:
     assert [record.volumes for record in records] == [record.volumes for record in alone.records]
     assert [r.mean_age for r in records] == pytest.approx([r.mean_age for r in alone.records])
     assert [r.classes for r in records] == [r.classes for r in alone.records]
+    assert [r.planned_staleness for r in records] == pytest.approx(
+        [r.planned_staleness for r in alone.records]
+    )
+    assert (records[0].total_volume < 15 * 200) == (change == TRIMMED)
     assert [r.server_cost for r in records] == pytest.approx([r.server_cost for r in alone.records])
     assert abs(found["final_accuracy"] - alone.accuracy) < 0.01
     assert found["fingerprint"] == alone.summary()["fingerprint"]  # better than asked for: the same bits
@@ -82,3 +97,30 @@ def test_only_the_planned_policy(tmp_path: Path) -> None:
     code, _, err = simulate("--set", "policy=static", "--out", str(tmp_path / "run"))
     assert (code, err) == (2, "error: policy must be 'dufl' on Flower, got 'static'\n")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_simulated_runs_calibrate(tmp_path: Path, dufl_command: Any) -> None:
+    changes = ("game.num_rounds=5", "clients.count=3", "clients.initial_volume=100")
+    offers = [(2, 0.0), (2, 0.8), (10, 0.5), (40, 0.0), (40, 0.3), (40, 0.6)]
+    for index, (payment, rate) in enumerate(offers):
+        given = (
+            f"game.payment_range=[{payment},{payment}]",
+            f"game.conservation_range=[{rate},{rate}]",
+        )
+        code, _, err = simulate(
+            *told(*changes, *given), "--out", str(tmp_path / "runs" / str(index)), "--json"
+        )
+        assert (code, err) == (0, "")
+    code, out, err = dufl_command(
+        "calibrate", str(tmp_path / "runs"), "--out", str(tmp_path / "cal"), "--json"
+    )
+    assert (code, err) == (0, "")
+    pilots = json.loads(out)["pilots"]
+    assert [(p["payment"], p["conservation_rate"]) for p in pilots] == offers
+    law = str(tmp_path / "cal" / "calibrated.toml")
+    code, out, err = simulate(law, "--out", str(tmp_path / "run"), "--json")
+    assert (code, err) == (0, "")
+    found, alone = json.loads(out), train(load(Path(law))).summary()
+    for name in ("predicted_accuracy", "predicted_low", "predicted_high", "measured_late_accuracy"):
+        assert found[name] == pytest.approx(alone[name])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dufl.errors import DuflError
+from dufl.errors import DuflError, InputError
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
@@ -30,6 +30,7 @@ def asking(private: Clients) -> Ask:
                     private.collection_cost[k],
                     private.training_cost[k],
                     rate,
+                    announcement.trim_start,
                 )
                 for k in range(private.size)
             ]
@@ -83,6 +84,33 @@ def test_very_unequal_clients() -> None:
 def test_few_clients_and_rounds() -> None:
     game, private = Game(num_rounds=3, clients=Clients.draw(3)), Clients.draw(3, 9, initial_volume=100)
     assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+@pytest.mark.parametrize(("guessed", "held"), [(1000.0, 400.0), (200.0, 2000.0), (5000.0, 100.0)])
+def test_clients_that_begin_with_less(guessed: float, held: float) -> None:
+    """Nobody tells the server what clients hold; what they begin with is in the sums."""
+    game = Game(
+        clients=Clients.draw(15, initial_volume=guessed),
+        num_rounds=20,
+        payment_range=(0.0, 5.0),
+        trim_start=True,
+    )
+    private = Clients.draw(15, seed=6, initial_volume=held)
+    found = negotiate(game, asking(private))
+    known = solve(game.replace(clients=private))
+    assert found.phases <= 12
+    assert found.residual <= 1e-3
+    assert found.announcement.trim_start
+    assert found.server_cost == pytest.approx(known.server_cost, rel=5e-3)
+    assert found.total_volume[0] == pytest.approx(known.total_volume[0], rel=0.01)
+    assert found.total_volume[0] < 0.99 * 15 * held
+
+
+def test_nothing_is_held_where_nothing_can_be_paid() -> None:
+    game = Game(payment_range=(0.0, 0.0), trim_start=True)
+    with pytest.raises(InputError) as refused:
+        negotiate(game, asking(game.clients))
+    assert refused.value.field == "payment_range"
 
 
 def test_algorithm_1_negotiates_too() -> None:

@@ -13,7 +13,6 @@ from dufl.game.dynamics import volume as volume_law
 from dufl.game.leader import Algorithm1Options
 from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import find_equilibrium, price_of
-from dufl.game.negotiation import negotiate
 from dufl.game.parameters import Competition
 from dufl.game.plan import with_goal
 from dufl.learning.policies import Planned, no_update
@@ -390,11 +389,6 @@ def test_goals_let_clients_trim() -> None:
     assert plan.total_payment <= 100.0 * (1 + 1e-9)
     assert plan.volume[0].max() < 1000
     assert plan.certificate.losing_clients == 0
-
-
-def test_a_negotiation_refuses_it() -> None:
-    with pytest.raises(InputError, match="trim_start must be false in a negotiation and on Flower"):
-        negotiate(trimmed(Game()), lambda _: [])
 
 
 def test_the_profile_of_a_plan_obeys_the_volume_law() -> None:

@@ -295,13 +295,14 @@ def test_the_headline_is_of_the_best_method(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_negotiated_run_on_flower(run: Path, tmp_path: Path) -> None:
-    deal = {"payment": 20.0, "conservation_rate": 0.25, "first_round": 0, "phases": 5}
+    deal: dict[str, Any] = {"payment": 20.0, "conservation_rate": 0.25, "first_round": 0, "phases": 5}
+    deal |= {"residual": 0.0, "announced_volume": [500.0] * 6}
     (run / "deal.json").write_text(json.dumps(deal))
     page = report(run, out=tmp_path / "r.html")
     assert "R = 20.00 per round" in page.text
     assert "found by querying the clients" in page.text
     assert "dufl flower simulate config.toml --negotiate --out again" in page.text
-    (run / "deal.json").write_text(json.dumps(deal | {"first_round": 3}))
+    (run / "deal.json").write_text(json.dumps(deal | {"first_round": 3, "announced_volume": [500.0] * 3}))
     assert "last from round 3 on" in report(run, out=tmp_path / "r.html").text
 
 

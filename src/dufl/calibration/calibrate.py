@@ -30,7 +30,7 @@ from dufl.experiment.callbacks import Callback
 from dufl.experiment.config import Experiment, as_experiment, law_table
 from dufl.experiment.frames import make_frame
 from dufl.experiment.train import Run, train
-from dufl.game.loss import PowerLaw
+from dufl.game.loss import PARAMETERS, PowerLaw
 from dufl.game.parameters import Game, Offer, require_rounds
 from dufl.game.plan import equilibrium
 from dufl.late import late
@@ -181,7 +181,13 @@ class Calibration:
             "effect_of_volume": self.effects[0],
             "effect_of_age": self.effects[1],
             "candidates": [
-                {"form": fit.form.name, "r2": fit.r2, "r2_heldout": fit.heldout_r2} for fit in self.candidates
+                {
+                    "form": fit.form.name,
+                    "r2": fit.r2,
+                    "r2_heldout": fit.heldout_r2,
+                    "law": dict(zip(PARAMETERS, fit.law.parameters.tolist(), strict=True)),
+                }
+                for fit in self.candidates
             ],
             "pilots": [self._row(m) for m in self.measurements],
             "snippet": self.snippet,
@@ -265,10 +271,14 @@ def calibrate(
 
 
 def fit_runs(
-    runs: Sequence[Run], metric: Metric = "error", experiment: Experiment | None = None
+    runs: Sequence[Run],
+    metric: Metric = "error",
+    experiment: Experiment | None = None,
+    rates: Sequence[float | None] = (),
 ) -> Calibration:
-    """The calibration from runs that exist."""
-    measured = tuple(measure(run, metric) for run in runs)
+    """The calibration from runs that exist, with their conservation rates if their plans are not known."""
+    given = rates or [None] * len(runs)
+    measured = tuple(measure(run, metric, rate) for run, rate in zip(runs, given, strict=True))
     fit, candidates = fit_laws(measured, metric)
     oldest = MARGIN * max(m.staleness for m in measured)
     law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest, **course_of(runs, metric))

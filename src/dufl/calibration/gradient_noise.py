@@ -3,46 +3,22 @@
 See `dufl.calibration.gradients` for how it is measured.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tomli_w
 
-from dufl.calibration.calibrate import Calibration
-from dufl.calibration.intervals import expanded_percentiles
+from dufl.calibration.calibrate import FAIR, GOOD, Calibration
 from dufl.calibration.measurements import columns
+from dufl.calibration.noise_fit import Distance, Interval, fit_noise, slopes
 from dufl.errors import InputError
+from dufl.experiment.config import Experiment
 from dufl.experiment.frames import make_frame
-from dufl.game.loss import AGE, PowerLaw
 from dufl.game.parameters import ConvergenceWeights, convergence_weights
 
-Array = npt.NDArray[np.float64]
-Interval = tuple[float, float]
-RESAMPLED = 200
-PASSES = 6  # of reweighting
-
-
-@dataclass(frozen=True)
-class Distance:
-    """A measurement: the mean over some draws of a buffer.
-
-    Attributes:
-        round: t, of the point w.
-        client: whose buffer it is.
-        volume: D.
-        staleness: S.
-        scarcity: 1/D, with the corrections.
-        distance: the squared distance of the gradients.
-    """
-
-    round: int
-    client: int
-    volume: float
-    staleness: float
-    scarcity: float
-    distance: float
+CHANGED = 1.5  # the ratio of two values of ψ above which it is not the same number
 
 
 @dataclass(frozen=True)
@@ -70,6 +46,8 @@ class GradientNoise:
         learning_rate: η of the experiment.
         measurements: the distances.
         curvature: by point; the first is the model before training.
+        experiment: what was trained.
+        recorded: whether the data were recorded.
     """
 
     psi: float
@@ -81,6 +59,8 @@ class GradientNoise:
     learning_rate: float
     measurements: tuple[Distance, ...]
     curvature: tuple[Curvature, ...]
+    experiment: Experiment
+    recorded: bool
 
     @property
     def weights(self) -> ConvergenceWeights | None:
@@ -129,6 +109,76 @@ class GradientNoise:
             "staleness": float(np.median(staleness)),
         }
 
+    @property
+    def verdict(self) -> str:
+        """How well ψ²/D + σ²·S describes the distances, what it means, and whether Theorem 1 applies."""
+        parts = (self._quality(), self._constancy(), self._meaning(), self._theorem())
+        return " ".join(filter(None, parts))
+
+    def _quality(self) -> str:
+        how = f"R² {self.r2:.2f}"
+        if self.r2 >= GOOD:
+            return f"ψ²/D + σ²·S describes the gradients well ({how})."
+        if self.r2 >= FAIR:
+            return f"ψ²/D + σ²·S describes the gradients roughly ({how})."
+        return f"ψ²/D + σ²·S does not describe the gradients ({how}): do not plan with it."
+
+    def _constancy(self) -> str:
+        rows = self.by_round()
+        values = [row["psi"] for row in rows]
+        if len(rows) < 2 or min(values) * CHANGED >= max(values):
+            return ""
+        first, last = rows[0], rows[-1]
+        return (
+            f"ψ is not constant: it is {first['psi']:.3g} after round {first['round']} "
+            f"and {last['psi']:.3g} after round {last['round']}."
+        )
+
+    def _meaning(self) -> str:
+        if not self.psi:
+            return "The volume makes no difference to the gradients."
+        if not self.sigma:
+            return "Age makes no difference to the gradients."
+        volume = self.psi**2 / self.sigma**2
+        return f"One round of mean age changes the gradient as much as having only {volume:,.0f} samples."
+
+    def _theorem(self) -> str:
+        if self.weights is not None:
+            return (
+                "Theorem 1 applies at the points that were measured. It bounds the loss, and says nothing "
+                "about accuracy: for that, fit a law to trainings."
+            )
+        return (
+            f"Theorem 1 does not apply: it requires 0 < μ and η <= 1/(2β) = {0.5 / self.beta:.3g}, "
+            f"but μ is {self.mu:.3g} and η is {self.learning_rate:g}."
+            if self.beta
+            else "Theorem 1 does not apply: the loss has no curvature."
+        )
+
+    @property
+    def game_values(self) -> dict[str, Any]:
+        """What follows for `[game]`: ψ, σ and, if Theorem 1 applies, κ1, κ2 and κ3.
+
+        In a simulation, σ is also what is simulated. It stays, and κ3 is scaled so that κ3·σ² is as measured.
+        """
+        game = self.experiment.game
+        values: dict[str, Any] = {"sampling_noise": self.psi}
+        values |= self.weights or {}
+        if self.recorded or not game.time_sensitivity:
+            return {"time_sensitivity": self.sigma, **values} if self.recorded else values
+        weight = values.get("staleness_weight", game.staleness_weight)
+        return {**values, "staleness_weight": weight * (self.sigma / game.time_sensitivity) ** 2}
+
+    @property
+    def snippet(self) -> str:
+        """`game_values` as a section of a TOML file."""
+        return tomli_w.dumps({"game": self.game_values})
+
+    def calibrated(self) -> Experiment:
+        """The experiment with `game_values`, and without a loss law of its own."""
+        game = self.experiment.game.replace(loss=None, **self.game_values)
+        return self.experiment.replace(game=game)
+
     def summary(self) -> dict[str, Any]:
         """The measurement in plain numbers, ready for JSON."""
         return {
@@ -141,6 +191,8 @@ class GradientNoise:
             "learning_rate": self.learning_rate,
             "weights": self.weights,
             "ratio": self.ratio if self.psi else None,
+            "verdict": self.verdict,
+            "snippet": self.snippet,
             "by_round": self.by_round(),
             "curvature": [asdict(c) for c in self.curvature],
             "measurements": [self._row(m) for m in self.measurements],
@@ -155,55 +207,3 @@ class GradientNoise:
 
     def __repr__(self) -> str:
         return f"GradientNoise(psi={self.psi:.4g}, sigma={self.sigma:.4g}, R² {self.r2:.3f})"
-
-
-def fit_noise(measurements: Sequence[Distance]) -> tuple[float, float, float]:
-    """ψ², σ² and R²: the non-negative least squares fit to some distances, relative to their size."""
-    matrix, distance = _table(measurements)
-    psi2, sigma2 = _solve(matrix, distance)
-    size = np.maximum(matrix @ [psi2, sigma2], 1e-300)
-    mean = np.average(distance, weights=size**-2.0)
-    spread = float(np.sum(((distance - mean) / size) ** 2))
-    left = float(np.sum((distance / size - 1) ** 2))
-    return float(psi2), float(sigma2), 1 - left / spread if spread else float("nan")
-
-
-def _table(measurements: Sequence[Distance]) -> tuple[Array, Array]:
-    rows = np.array([(m.scarcity, m.staleness, m.distance) for m in measurements])
-    return rows[:, :2], rows[:, 2]
-
-
-def _solve(matrix: Array, distance: Array) -> Array:
-    """ψ² and σ². A squared distance varies in proportion to its mean, so residuals are divided by the fit."""
-    from scipy.optimize import nnls
-
-    scale = np.maximum(matrix.max(axis=0), 1e-300)
-    size = np.maximum(distance, 1e-300)
-    for _ in range(PASSES):
-        found = np.asarray(nnls(matrix / size[:, None] / scale, distance / size)[0] / scale)
-        size = np.maximum(matrix @ found, 1e-300)
-    return found
-
-
-def fit_intervals(measured: Sequence[Distance], seed: int) -> dict[str, Interval]:
-    """Intervals of ψ and σ. Resampled are pairs of a client and a point, whose distances belong together."""
-    groups: dict[tuple[int, int], list[Distance]] = {}
-    for m in measured:
-        groups.setdefault((m.client, m.round), []).append(m)
-    tables = [_table(group) for group in groups.values()]
-    generator = np.random.default_rng([seed, 16])
-    drawn = []
-    for _ in range(RESAMPLED):
-        which = generator.integers(len(tables), size=len(tables))
-        matrix = np.concatenate([tables[i][0] for i in which])
-        drawn.append(_solve(matrix, np.concatenate([tables[i][1] for i in which])))
-    low, high = np.sqrt(expanded_percentiles(np.array(drawn), len(tables), 2)).tolist()
-    return {"psi": (low[0], high[0]), "sigma": (low[1], high[1])}
-
-
-def slopes(law: PowerLaw, scarcity: Array, staleness: Array) -> tuple[Array, Array]:
-    """∂ℓ/∂(N/D) and ∂ℓ/∂S of a law, from the derivatives of its terms: (x^p)' = p·x^p/x."""
-    volume = law.volume_exponent * law.volume_weight * scarcity**law.volume_exponent
-    age = law.staleness_exponent * law.staleness_weight * (staleness / AGE) ** law.staleness_exponent
-    flow = law.flow_exponent * law.flow_weight * (scarcity * staleness) ** law.flow_exponent
-    return (volume + flow) / scarcity, (age + flow) / staleness

@@ -14,7 +14,7 @@ logistic model is not strongly convex: in directions without data it does not ch
 eigenvalue on the span of the data.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.calibration.buffers import Ages, Buffers, Drawn
-from dufl.calibration.gradient_noise import Curvature, Distance, GradientNoise, fit_intervals, fit_noise
+from dufl.calibration.gradient_noise import Curvature, GradientNoise
 from dufl.calibration.linear_models import extreme_eigenvalues, gradient, hessian_product
+from dufl.calibration.noise_fit import Distance, fit_intervals, fit_noise
 from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
@@ -38,6 +39,7 @@ from dufl.learning.federation import Federation
 from dufl.learning.policies import make_policy
 
 Vector = npt.NDArray[np.float32]
+OnPoint = Callable[[int, float], object]  # a round, and the share of the work that is done
 
 VOLUMES = (16, 64, 256, 1024)
 STALENESS = (1, 2, 4, 8, 16, 32)
@@ -57,6 +59,7 @@ def measure_gradients(
     clients: int = CLIENTS,
     draws: int = DRAWS,
     dataset: Dataset | Recording | None = None,
+    on_point: OnPoint = lambda _round, _done: None,
 ) -> GradientNoise:
     """Measure ψ, σ, μ and β of an experiment with the logistic or the linear model.
 
@@ -69,6 +72,7 @@ def measure_gradients(
         clients: the number of clients whose data is used, at most.
         draws: of every buffer.
         dataset: the one that `experiment.data` names, if it is loaded already.
+        on_point: called with the round of a point that was measured, and the share of points that are done.
     """
     chosen = as_experiment(experiment)
     design = Design(tuple(volumes), tuple(staleness), ages, points, clients, draws)
@@ -89,9 +93,10 @@ def measure_gradients(
             ]
             curved += [future.result() for future in curving]
             measured += [m for future in distances for m in future.result()]
+        on_point(round, max(len(curved) - 1, 0) / points)
     if len({m.staleness for m in measured}) < 2:
         raise InputError.of("the data", f"at least {FEWEST} samples of a client in a round", "fewer")
-    return _result(measured, curved, chosen)
+    return _result(measured, curved, chosen, isinstance(samples, Recording))
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,9 @@ def _distances(
     return found
 
 
-def _result(measured: list[Distance], curved: list[Curvature], experiment: Experiment) -> GradientNoise:
+def _result(
+    measured: list[Distance], curved: list[Curvature], experiment: Experiment, recorded: bool
+) -> GradientNoise:
     psi2, sigma2, r2 = fit_noise(measured)
     return GradientNoise(
         psi=psi2**0.5,
@@ -210,4 +217,6 @@ def _result(measured: list[Distance], curved: list[Curvature], experiment: Exper
         learning_rate=experiment.training.learning_rate,
         measurements=tuple(measured),
         curvature=tuple(curved),
+        experiment=experiment,
+        recorded=recorded,
     )

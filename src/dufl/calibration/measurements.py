@@ -68,8 +68,8 @@ def left_out(run: Run) -> float:
     return RECORDED if run.records[-1].period is not None else SIMULATED
 
 
-def measure(run: Run, metric: Metric = "error") -> Measurement:
-    """The measurement of a finished run."""
+def measure(run: Run, metric: Metric = "error", conservation_rate: float | None = None) -> Measurement:
+    """The measurement of a finished run; its conservation rate is that of its plan, if it is not given."""
     first = int(left_out(run) * len(run.records))
     late = [record for record in run.records[first:] if record.total_volume > 0]
     values = np.array([_value(record, metric) for record in late])
@@ -78,7 +78,9 @@ def measure(run: Run, metric: Metric = "error") -> Measurement:
         raise InputError.of("metric", f"one that was measured in {run!r}", metric, text=repr(metric))
     remembered = _remembered(run, first)
     ages = np.array([record.mean_age for record in late])
-    rate = run.plan.conservation_rate if run.plan is not None else float("nan")
+    rate = conservation_rate
+    if rate is None:
+        rate = run.plan.conservation_rate if run.plan is not None else float("nan")
     payment = float(np.mean([record.payment for record in run.records]))
     return Measurement(
         payment=payment,

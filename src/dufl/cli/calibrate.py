@@ -1,4 +1,4 @@
-"""`dufl calibrate`: what little data and old data cost the model, measured by training."""
+"""`dufl calibrate`: what little data and old data cost the model, measured by training or by gradients."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -56,6 +56,7 @@ def calibrate(
 
     With --out, the trainings are kept and not repeated, and the directory gets calibrated.toml, with which
     `dufl plan` plans in accuracy and money. With directories of runs, nothing is trained. `dufl calibrate
+    gradients FILE` measures the constants of the paper's convergence bound by gradients. `dufl calibrate
     costs LOG.csv` fits a client's costs to lines of (collected, held, cost).
     """
     from dufl.experiment.files import to_json
@@ -63,6 +64,11 @@ def calibrate(
     allow_imports(plugins)
     if sources and str(sources[0]) == "costs":
         _costs(sources[1:], json)
+        return
+    if sources and str(sources[0]) == "gradients":
+        if metric:
+            raise InputError.of("metric", "left out with gradients", metric)
+        _gradients(sources[1:], changes, out, force, json)
         return
     runs = [source for source in sources or [] if source.is_dir()]
     if runs and len(runs) < len(sources or []):
@@ -83,6 +89,37 @@ def calibrate(
         output.print(f"next: dufl plan {written[0]} --accuracy 0.9, or --budget 1000, or --point-worth 50")
 
 
+def _gradients(
+    files: list[Path], changes: list[str] | None, out: Path | None, force: bool, json: bool
+) -> None:
+    """`dufl calibrate gradients FILE`: the constants of Assumption 7 and Theorem 1."""
+    from dufl.calibration.gradients import measure_gradients
+    from dufl.calibration.storage import write_gradients
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.files import to_json
+    from dufl.experiment.output import CALIBRATION, check_output
+    from dufl.report.gradient_table import gradient_table
+
+    if len(files) > 1:
+        raise InputError.of("gradients", "followed by one TOML file", f"{len(files)} of them")
+    experiment = Experiment.from_toml(files[0] if files else None, parse_changes(changes))
+    if out:
+        check_output(out, CALIBRATION, force)
+    with progress_bar() as begin:
+        advance = begin("gradients")
+        found = measure_gradients(
+            experiment, on_point=lambda round, done: advance(done, f"after round {round}")
+        )
+    written = write_gradients(found, out, force) if out else []
+    if json:
+        typer.echo(to_json(found.summary()), nl=False)
+        return
+    output = console()
+    output.print(gradient_table(found))
+    if written:
+        output.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
+
+
 def _costs(files: list[Path], json: bool) -> None:
     """`dufl calibrate costs LOG.csv`: a client's own costs from a log."""
     from dufl.calibration.costs import fit_costs
@@ -101,12 +138,9 @@ def _costs(files: list[Path], json: bool) -> None:
 
 
 def _from_runs(places: list[Path], metric: Metric | None) -> "Calibration":
-    from dufl.calibration.calibrate import fit_runs
-    from dufl.experiment.stored import read_runs
+    from dufl.calibration.stored_runs import calibrate_stored
 
-    runs = [stored.run for stored in read_runs(places) if stored.run.finished]
-    regression = bool(runs) and runs[0].regression
-    return fit_runs(runs, metric or ("rmse" if regression else "error"), runs[0].experiment)
+    return calibrate_stored(places, metric)
 
 
 def _by_training(

@@ -72,7 +72,7 @@ def simulate(
             run(config, out, negotiate=negotiate, on_record=watch)
     from dufl.experiment.train import Run
 
-    done = Run(config, place.records(), place.weights(), out)
+    done = Run(config, place.records(), place.weights(), out, agreed=place.agreed_plan(config))
     show_run(done, json, "metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
 
 

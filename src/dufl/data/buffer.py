@@ -20,6 +20,7 @@ Integers = npt.NDArray[np.int64]
 DiscardName = Literal["uniform", "oldest"]
 DiscardRule = Callable[[Integers, int, np.random.Generator], npt.ArrayLike]
 Discard = DiscardName | DiscardRule | type
+STEP, TRIM = 2, 17  # purposes of random draws: discards of a step, and without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,12 +202,12 @@ class Discarding:
         self._own = not isinstance(rule, str)
         self._seed, self._client = seed, client
 
-    def positions(self, born: Integers, keep: int, round: int) -> npt.NDArray[np.intp]:
-        """The positions to discard, so that `keep` samples remain."""
+    def positions(self, born: Integers, keep: int, round: int, purpose: int = STEP) -> npt.NDArray[np.intp]:
+        """The positions to discard, so that `keep` samples remain; draws for two purposes are independent."""
         count = len(born) - keep
         if not count:
             return np.empty(0, np.intp)
-        generator = np.random.default_rng([self._seed, self._client, round + 1, 2])
+        generator = np.random.default_rng([self._seed, self._client, round + 1, purpose])
         chosen = np.asarray(self._rule(born, count, generator))
         return self._checked(chosen, len(born), count) if self._own else chosen
 

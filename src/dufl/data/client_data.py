@@ -166,6 +166,7 @@ class IndexedStream:
     """
 
     collected = 0  # samples from outside the pool
+    repeatable = True  # the samples of a round can be collected again
 
     def __init__(self, indices: Callable[[int, int], npt.ArrayLike], pool: Samples) -> None:
         self._indices, self._pool = indices, pool
@@ -189,6 +190,8 @@ class OwnStream(IndexedStream):
         known: returns the number of samples of the pool that are known in a round.
         num_classes: of the labels of samples from outside.
     """
+
+    repeatable = False
 
     def __init__(
         self, source: IndexSource, pool: Samples, name: str, known: Callable[[int], int], num_classes: int

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.buffer import (
+    TRIM,
     Discard,
     Discarding,
     Snapshot,
@@ -174,8 +175,7 @@ class DurableBuffer(Generic[AnySamples]):
                 joined and the facts are known, or neither.
         """
         with self._reporting():
-            rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
-            ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+            ids, born = self._births()
             check_step(len(ids), keep, fresh, self._dtype, self._shape, self._capacity)
             _check_labels(fresh, self._numbers)
             about = _read_about(self._connection)
@@ -183,10 +183,47 @@ class DurableBuffer(Generic[AnySamples]):
             discarded = [(int(i),) for i in ids[self._discarding.positions(born, keep, now)]]
             after = {"round": now + 1, "next": first + len(fresh), "size": keep + len(fresh)}
             with transaction(self._connection):
-                self._connection.executemany("DELETE FROM samples WHERE id = ?", discarded)
-                self._connection.executemany("DELETE FROM features WHERE id = ?", discarded)
+                self._delete(discarded)
                 _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
                 _write_about(self._connection, about | after | _named(facts))
+
+    def restart(self, initial: AnySamples, initial_age: npt.ArrayLike = 1) -> None:
+        """Replace the first samples before the first step, as if the file had been created with these."""
+        ages = checked_ages(len(initial), initial_age)
+        check_capacity(len(initial), self._capacity)
+        _check_labels(initial, self._numbers)
+        with self._reporting():
+            about = _read_about(self._connection)
+            if about["round"]:
+                raise InputError.of("restart", "called before the first step", f"round {about['round']}")
+            with transaction(self._connection):
+                self._connection.execute("DELETE FROM samples")
+                self._connection.execute("DELETE FROM features")
+                _insert(self._connection, initial, 0, 1 - ages)
+                _write_about(self._connection, about | {"next": len(initial), "size": len(initial)})
+
+    def trim(self, keep: int) -> None:
+        """Discard samples until `keep` remain, without a step: no sample joins or ages."""
+        with self._reporting():
+            about = _read_about(self._connection)
+            ids, born = self._births()
+            if not 0 <= keep <= len(ids):
+                raise InputError.of("keep", f"between 0 and {len(ids)}, the number of samples", keep)
+            positions = self._discarding.positions(born, keep, about["round"], TRIM)
+            discarded = [(int(i),) for i in ids[positions]]
+            with transaction(self._connection):
+                self._delete(discarded)
+                _write_about(self._connection, about | {"size": keep})
+
+    def _births(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The ids of all samples and their rounds of birth, in the order in which they joined."""
+        rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
+        ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        return ids, born
+
+    def _delete(self, ids: list[tuple[int]]) -> None:
+        self._connection.executemany("DELETE FROM samples WHERE id = ?", ids)
+        self._connection.executemany("DELETE FROM features WHERE id = ?", ids)
 
     def remember(self, **facts: str) -> None:
         """Store named texts beside the samples; a text of the same name is replaced."""

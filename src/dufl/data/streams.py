@@ -9,7 +9,7 @@ its position has the methods of `dufl.data.live.positions.Positioned` as well.
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,8 @@ class SimulatedStream(Inputs):
             fresh samples and grows over the rounds; 0 is none.
         num_rounds: over which the drift grows.
     """
+
+    repeatable: ClassVar[bool] = True  # the samples of a round can be collected again
 
     pool: Samples
     client: Seed = 0

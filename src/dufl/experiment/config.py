@@ -24,7 +24,7 @@ from dufl.experiment.sections import ClientsSection, Data, Leader, column
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.endless import StationaryPlan, solve_endless
-from dufl.game.loss import PowerLaw
+from dufl.game.loss import DescribedLaw, PowerLaw
 from dufl.game.parameters import Game
 from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
@@ -299,9 +299,11 @@ def _in_section(source: str, name: str, make: Callable[[], Part]) -> Part:
 
 
 def law_table(law: Any) -> Any:
-    """A loss law as a TOML table; a user's own is described."""
+    """A loss law as a TOML table; a user's own is described in angle brackets, and is never imported."""
+    if isinstance(law, DescribedLaw):
+        return law.description
     if not isinstance(law, PowerLaw):
-        return describe(law)
+        return f"<{describe(law).strip('<>')}>"
     table = {name: v for name, v in law.model_dump(exclude_none=True).items() if v != ()}
     return {
         name: [list(row) for row in v] if name == "covariance" else _plain(v) for name, v in table.items()

@@ -63,6 +63,7 @@ CALIBRATION = Kind(
     "calibration",
     (
         *("calibrated.toml", "clients.csv", "calibration.json"),
+        *("gradients.toml", "gradients-clients.csv", "gradients.json"),
         *("calibration.png", "calibration.svg", "calibration.pdf"),
     ),
 )

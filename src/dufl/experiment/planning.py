@@ -3,6 +3,7 @@
 from typing import Any
 
 from dufl.experiment.config import Experiment
+from dufl.game.loss import DescribedLaw
 from dufl.game.plan import Plan, algorithm1_baseline, equilibrium
 from dufl.game.search import Progress
 
@@ -18,9 +19,9 @@ def offered(experiment: Experiment) -> Plan:
 
 
 def has_baseline(plan: Plan) -> bool:
-    """Whether Algorithm 1 has a payment to choose, and the plan is of another leader."""
+    """Whether Algorithm 1 has a payment and a known law to choose by, and the plan is of another leader."""
     low, high = plan.game.payment_range
-    return plan.method == "stackelberg" and low < high
+    return plan.method == "stackelberg" and low < high and not isinstance(plan.game.loss, DescribedLaw)
 
 
 def baseline_of(plan: Plan, progress: Progress = lambda _: None) -> Plan | None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dufl.errors import DuflError, InputError
+from dufl.experiment.agreement import DEAL, read_agreement
 from dufl.experiment.arrays import read_sealed, write_sealed
 from dufl.experiment.config import CLIENTS_FILE, Changes, Experiment
 from dufl.experiment.environment import environment
@@ -83,10 +84,17 @@ class RunDirectory:
     def plan(self, experiment: Experiment) -> Plan | None:
         """Read the plan that the run follows; None if it follows none, or one that was agreed on Flower."""
         manifest = self.manifest
-        if "plan.npz" not in manifest.files or (self.folder / "deal.json").exists():
+        if "plan.npz" not in manifest.files or (self.folder / DEAL).exists():
             return None
         leader = experiment.leader
         return read_plan_arrays(manifest, experiment.game, leader.method, leader.competition)
+
+    def agreed_plan(self, experiment: Experiment) -> Plan | None:
+        """Read the plan that was agreed on Flower, if its loss law predicts something."""
+        if self.kind != FLOWER or not has_unit(experiment.game.loss):
+            return None
+        agreement = read_agreement(self.folder, experiment.game.num_rounds)
+        return None if agreement is None else agreement.plan(experiment)
 
     def predicted_plan(self, experiment: Experiment) -> Plan | None:
         """Read the plan that the run follows, if its loss law predicts something."""

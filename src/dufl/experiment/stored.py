@@ -199,7 +199,8 @@ def _read(place: RunDirectory) -> Stored:
     config, summary = place.load(), place.summary or {}
     weights = place.weights() if summary else {}
     early = summary.get("stopped_early") is True
-    run = Run(config, place.records(), weights, place.folder, early, place.predicted_plan(config))
+    plan, agreed = place.predicted_plan(config), place.agreed_plan(config)
+    run = Run(config, place.records(), weights, place.folder, early, plan, agreed=agreed)
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
     if len(run.records) > config.game.num_rounds:

@@ -20,6 +20,7 @@ from dufl.experiment.predicted import Outcome, Tracking, outcome_of, tracking_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import Data, Leader
+from dufl.game.loss import check_law
 from dufl.game.parameters import Game, require_rounds
 from dufl.game.plan import Plan
 from dufl.late import late
@@ -46,6 +47,8 @@ class Run:
         plan: the plan that its policy followed, if it followed one; with replans, the first one.
         data: the fingerprint of the samples.
         held: what the clients hold after the last round, if it is known; see `remaining_game`.
+        agreed: the plan that server and clients agreed on in a run on Flower, if its loss law predicts
+            something. Its totals are known, but the volumes of single clients are not.
     """
 
     experiment: Experiment
@@ -56,6 +59,7 @@ class Run:
     plan: Plan | None = None
     data: str = ""
     held: Held | None = None
+    agreed: Plan | None = None
 
     def __repr__(self) -> str:
         experiment, training = self.experiment, self.experiment.training
@@ -122,7 +126,7 @@ class Run:
     @cached_property
     def outcome(self) -> Outcome | None:
         """What the plan's loss law predicted, and what was measured; None if nothing was predicted."""
-        return outcome_of(self.plan, self.records)
+        return outcome_of(self.plan or self.agreed, self.records)
 
     @cached_property
     def tracking(self) -> Tracking | None:
@@ -258,6 +262,7 @@ def train(
             return _finished(experiment, place, hooks)
     experiment.check_replanning()
     settings, game = experiment.training, experiment.game
+    check_law(game.loss)
     source = experiment.data.client_data(samples, game, settings.seed)
     update: Policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
     if isinstance(update, Planned) and experiment.leader.replan_every is not None:

@@ -178,7 +178,7 @@ def make_strategy(
         raise InputError.of("leader.robust", "left out if the offer is negotiated", config.leader.robust)
     if not negotiate:
         plan = config.solve()
-        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume)
+        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume, config.game.trims)
     strategy = DataUpdateStrategy(
         AlgorithmStrategy(config.training, weights, config.game.clients.size),
         config.game,

@@ -32,6 +32,7 @@ from dufl.flower.masking import new_key, public_key
 from dufl.flower.messages import commitment_hash
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
+from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement
 
 
@@ -159,12 +160,14 @@ class ClientStore:
     def best_response(self, announcement: Announcement) -> Array:
         """D_k(t), from the client's own costs and the samples that it holds now."""
         profile, offer = self.profile, announcement.offer
+        price, _ = price_of(offer.payment, announcement.announced_volume, "mean-field")
         volume, _ = best_response(
-            offer.payment / announcement.announced_volume,
+            price,
             float(len(self._buffer)),
             profile.collection_cost,
             profile.training_cost,
             offer.conservation_rate,
+            announcement.trim_start,
         )
         return np.asarray(volume[:, 0])
 
@@ -209,6 +212,8 @@ class ClientStore:
         current = self._buffer.round + joined
         if current > round:
             raise InputError.of("round", f">= {current}, because earlier data is discarded", round)
+        if current == first and len(self._buffer) > plan.size[0]:
+            self._trim(int(plan.size[0]))
         for t in range(current, round):
             keep, wanted = plan.step(t - first, len(self._buffer))
             if t + 1 < round:
@@ -220,6 +225,19 @@ class ClientStore:
             confirm(self.profile.stream, position)
             seek(self.profile.stream, position)
         return self._buffer.snapshot()
+
+    def _trim(self, size: int) -> None:
+        """Discard what the plan does not begin with.
+
+        A simulated client begins with what it would have collected if it had wanted no more, as in `dufl
+        train`. Samples of a stream that cannot be repeated are discarded by the rule of the buffer.
+        """
+        stream = self.profile.stream
+        if self._buffer.round == 0 and getattr(stream, "repeatable", False):
+            first = stream.collect(size, BEFORE)
+            self._buffer.restart(first, initial_ages(len(first), self.profile.initial_staleness))
+        else:
+            self._buffer.trim(size)
 
     def collection(self, round: int) -> int:
         """How many samples to collect in a round for the next one; none in the last round."""

@@ -68,6 +68,7 @@ class Deal:
         values = {
             **self.offer.model_dump(),
             "announced_volume": self.announcement.announced_volume.tolist(),
+            "trim_start": self.announcement.trim_start,
             "first_round": self.first_round,
             "commitments": commitments,
             "phases": self.phases,
@@ -81,7 +82,9 @@ class Deal:
         values: dict[str, Any] = from_json(text)
         offer = Offer(payment=values["payment"], conservation_rate=values["conservation_rate"])
         return cls(
-            Announcement(offer, np.array(values["announced_volume"], np.float64)),
+            Announcement(
+                offer, np.array(values["announced_volume"], np.float64), bool(values.get("trim_start"))
+            ),
             values["first_round"],
             {int(client): tuple(map(bytes.fromhex, h)) for client, h in values["commitments"].items()},
             values["phases"],

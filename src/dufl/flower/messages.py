@@ -53,7 +53,7 @@ class Query:
         id: unique among the queries to these clients.
         first_round: of the plan.
         roster: the public keys of all clients that receive the query; if empty, answers are not masked.
-        announcements: of one or more offers.
+        announcements: of one or more offers, all with or all without `trim_start`.
     """
 
     id: str
@@ -75,6 +75,7 @@ class Query:
                 "first_round": self.first_round,
                 "clients": list(self.roster),
                 "keys": list(self.roster.values()),
+                "trim_start": self.announcements[0].trim_start,
             }
         )
         return RecordDict({RECORD: config, "arrays": to_arrays(arrays)})
@@ -84,12 +85,13 @@ class Query:
         """From the content of a message."""
         config, arrays = _config(records), from_arrays(records["arrays"])
         rows = zip(arrays["payment"], arrays["conservation_rate"], arrays["announced_volume"], strict=True)
+        trim = config.get("trim_start") is True
         return cls(
             str(config["id"]),
             _integer(config, "first_round"),
             dict(zip(_list(config, "clients"), _list(config, "keys"), strict=True)),
             [
-                Announcement(Offer(payment=float(payment), conservation_rate=float(rate)), volume)
+                Announcement(Offer(payment=float(payment), conservation_rate=float(rate)), volume, trim)
                 for payment, rate, volume in rows
             ],
         )

@@ -26,6 +26,7 @@ from dufl.flower.deal import Deal
 from dufl.flower.ledger import Claim, Ledger
 from dufl.flower.messages import AnyArray, from_arrays, to_arrays
 from dufl.game.dynamics import staleness
+from dufl.game.mean_field import starting_staleness
 from dufl.game.parameters import Game
 from dufl.game.utility import cost_of_rounds
 from dufl.learning.engine import Named
@@ -238,7 +239,8 @@ class RunRecorder:
 
     def finish(self, weights: Named) -> None:
         """Write the model and the summary."""
-        run = Run(self._config, self._records, weights, self._directory.folder)
+        agreed = self._directory.agreed_plan(self._config)
+        run = Run(self._config, self._records, weights, self._directory.folder, agreed=agreed)
         self._directory.finish(weights, run.summary())
 
 
@@ -247,5 +249,7 @@ def _planned_staleness(game: Game, round: Round) -> float | None:
     deal = round.deal
     if deal.first_round:
         return None
-    start, rate = game.clients.initial_mean_staleness, deal.offer.conservation_rate
-    return float(staleness(deal.announcement.announced_volume, rate, start)[round.round])
+    announced, trim = deal.announcement.announced_volume, deal.announcement.trim_start
+    payment, rate = deal.offer.payment, deal.offer.conservation_rate
+    start = starting_staleness(game.clients, payment, rate, announced, "mean-field", trim)
+    return float(staleness(announced, rate, start)[round.round])

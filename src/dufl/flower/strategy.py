@@ -24,7 +24,7 @@ from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
 from dufl.flower.server_store import Round, ServerStore
 from dufl.formatting import cents
-from dufl.game.negotiation import Announcement, check_no_trimming
+from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -67,7 +67,6 @@ class DataUpdateStrategy(Strategy):
         max_missed_rounds: int = 3,
         on_round_end: Callable[[Round], None] = lambda _: None,
     ) -> None:
-        check_no_trimming(game)
         self.strategy = strategy
         self.game = game
         self.folder = Path(folder)

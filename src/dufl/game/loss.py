@@ -19,6 +19,7 @@ only the server's choice changes.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ import numpy.typing as npt
 
 from dufl.errors import InputError
 from dufl.inputs import Inputs, Interval, NonNegative, Number, Positive, must_be
+from dufl.plugins import is_description
 
 Array = npt.NDArray[np.float64]
 Unit = Literal["error", "loss", "rmse"]
@@ -161,6 +163,21 @@ class ConvergenceBound(PowerLaw):
         return cls(volume_weight=volume_weight, staleness_weight=AGE * staleness_weight)
 
 
+@dataclass(frozen=True)
+class DescribedLaw:
+    """A user's own law as a file describes it: the function itself is not known, and neither is any cost.
+
+    Attributes:
+        description: in angle brackets.
+    """
+
+    description: str
+
+    def __call__(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Any:
+        """Raises `InputError`: there is nothing to call."""
+        check_law(self)
+
+
 LossLaw = PowerLaw | OwnLaw
 
 
@@ -191,10 +208,19 @@ def scarcity_of(law: object, num_clients: float, total_volume: Array) -> Array:
     return scarcity
 
 
+def check_law(law: object) -> None:
+    """Raise `InputError` if a law is needed that is only described."""
+    if isinstance(law, DescribedLaw):
+        advice = "the file describes it, but cannot store it"
+        raise InputError.of("game.loss", "given as a function", law.description, advice=advice)
+
+
 def checked_law(value: object) -> LossLaw | None:
-    """A law from a table of a file, a `PowerLaw`, or a function of (N/D, S)."""
+    """A law from a table or a description of a file, a `PowerLaw`, or a function of (N/D, S)."""
     if value is None or isinstance(value, PowerLaw):
         return value
+    if isinstance(value, str) and is_description(value):
+        return DescribedLaw(value)
     if isinstance(value, dict):
         table: dict[str, Any] = {n: _tupled(v) if n in LISTS else v for n, v in value.items()}
         return PowerLaw(**table)
@@ -209,9 +235,14 @@ def _tupled(value: object) -> object:
 
 
 def terms_of(law: LossLaw, scarcity: Array, staleness: Array) -> tuple[Array, Array]:
-    """The loss above the floor from too little and from old data; a user's own law is one term."""
+    """The loss above the floor from too little and from old data; a user's own law is one term.
+
+    NaN if the law is only described: costs are not known then.
+    """
     if isinstance(law, PowerLaw):
         return law.terms(scarcity, staleness)
+    if isinstance(law, DescribedLaw):
+        return np.full(scarcity.shape, np.nan), np.full(scarcity.shape, np.nan)
     there = np.isfinite(scarcity)
     loss = np.full(scarcity.shape, np.inf)
     made = np.asarray(law(np.where(there, scarcity, 1.0), staleness), np.float64)

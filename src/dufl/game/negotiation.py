@@ -18,7 +18,7 @@ from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.leader import Algorithm1Options, no_update_cost_by_term
-from dufl.game.mean_field import find_equilibrium, price_of
+from dufl.game.mean_field import SMALLEST, find_equilibrium, price_of
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
@@ -36,15 +36,18 @@ class Announcement:
     Attributes:
         offer: (R, θ).
         announced_volume: φ(t), the total volume of all clients.
+        trim_start: whether a client may begin with less than it holds. Then φ(0) is a sum of answers too.
     """
 
     offer: Offer
     announced_volume: Array
+    trim_start: bool = False
 
     def response(self, clients: Clients) -> Array:
         """Σ_k D_k(t), where each D_k is the client's best response."""
         price, slope = price_of(self.offer.payment, self.announced_volume, "mean-field")
-        return total_response(clients, price, slope, self.offer.conservation_rate)
+        rate, trim = self.offer.conservation_rate, self.trim_start
+        return total_response(clients, price, slope, rate, trim_start=trim)
 
 
 Ask = Callable[[Sequence[Announcement]], Sequence[Array]]
@@ -105,7 +108,7 @@ def negotiate(
     >>> bool(negotiated.residual < 1e-3 and abs(negotiated.server_cost / known.server_cost - 1) < 5e-3)
     True
     """
-    check_no_trimming(game)
+    _check_payment(game)
     types, history, offer = _first_types(game.clients), [], None
     error = np.ones(game.num_rounds)  # ratio of the last answer to the one that the types predict
     for phase in range(1, max_phases + 1):
@@ -130,11 +133,11 @@ def negotiate(
     )
 
 
-def check_no_trimming(game: Game) -> None:
-    """Raise `InputError` if clients may begin with less: they negotiate with all samples that they hold."""
-    if game.trims:
-        rule = "false in a negotiation and on Flower, where clients begin with all samples that they hold"
-        raise InputError.of("trim_start", rule, game.trims, text="true")
+def _check_payment(game: Game) -> None:
+    """Raise `InputError` if nothing can be paid and clients may begin with nothing: there is no plan."""
+    if game.trims and game.payment_range[1] < SMALLEST:
+        rule = "[low, high] with high > 0 if trim_start is true: unpaid clients begin with nothing"
+        raise InputError.of("payment_range", rule, list(game.payment_range))
 
 
 def _first_types(clients: Clients) -> Clients:
@@ -166,7 +169,8 @@ def _choose(
     if method == "algorithm1":
         near = abs(payment - best.payment) <= 0.01 * best.payment
         return previous if near and abs(rate - best.conservation_rate) <= 0.01 else best
-    total = find_equilibrium(view.clients, view.num_rounds, payment, rate).total_volume
+    trim = view.trims
+    total = find_equilibrium(view.clients, view.num_rounds, payment, rate, trim_start=trim).total_volume
     cost = server_cost(view, payment, rate, total).total
     return previous if cost <= (1 + SETTLED) * plan.server_cost else best
 
@@ -187,25 +191,35 @@ def _around(game: Game, offer: Offer) -> list[Offer]:
 
 def _announce(types: Clients, game: Game, offer: Offer, error: Array | None = None) -> Announcement:
     """An offer with the φ at which the types' answer, corrected by a known error, is φ itself."""
-    payment, rate = offer.payment, offer.conservation_rate
-    volume = find_equilibrium(types, game.num_rounds, payment, rate).announced_volume
+    payment, rate, trim = offer.payment, offer.conservation_rate, game.trims
+    volume = find_equilibrium(types, game.num_rounds, payment, rate, trim_start=trim).announced_volume
     if error is not None and payment > 0:
         for _ in range(60):  # every pass halves the distance
-            volume = np.sqrt(volume * error * Announcement(offer, volume).response(types))
-    return Announcement(offer, volume)
+            volume = np.sqrt(volume * error * Announcement(offer, volume, trim).response(types))
+    return Announcement(offer, volume, trim)
 
 
 def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Clients:
-    """The types whose answers are nearest to the given ones, in relative terms."""
-    first = history[-1][1][0]  # Σ_k D_k(0), which no offer changes
-    size = types.size
+    """The types whose answers are nearest to the given ones, in relative terms.
+
+    Without trimming, Σ_k D_k(0) is in every answer. With it, an answer in round 0 is at most what the clients
+    hold. What they hold is one more unknown, and at least the largest of these answers.
+    """
+    first = history[-1][1][0]
+    trim, size = history[-1][0].trim_start, types.size
     start = np.log(np.concatenate([types.collection_cost, np.maximum(types.training_cost, 1e-12)]))
+    low, high = start - 5, start + 5
+    if trim:
+        least = float(np.log(max(answer[0] for _, answer in history) / types.initial_total))
+        start = np.append(start, max(least, 0.0))
+        low, high = np.append(low, least - 1e-9), np.append(high, start[-1] + 5)
 
     def from_logs(logs: Array) -> Clients:
+        held = float(np.exp(logs[2 * size])) if trim else first / types.initial_total
         return Clients(
-            types.initial_volume * (first / types.initial_total),
+            types.initial_volume * held,
             np.exp(logs[:size]),
-            np.exp(logs[size:]),
+            np.exp(logs[size : 2 * size]),
             types.initial_staleness,
             multiplicity=types.multiplicity,
         )
@@ -215,4 +229,4 @@ def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Cli
         misfits = [announcement.response(clients) / answer - 1 for announcement, answer in history]
         return np.concatenate([*misfits, 1e-4 * (logs - start)])  # of equally good fits, the nearest
 
-    return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(start - 5, start + 5)).x)
+    return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(low, high)).x)

@@ -20,6 +20,7 @@ from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.endless import endless_offer, with_endless_goal
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
+from dufl.game.loss import check_law
 from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of, starting_staleness
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game, require_rounds
@@ -299,6 +300,7 @@ def solve(
     """
     game = game or Game()
     require_rounds(game, FINITE)
+    check_law(game.loss)
     chosen = _Method(method=method, competition=competition, robust=robust)
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     given = {name: value for name, value in goals.items() if value is not None}

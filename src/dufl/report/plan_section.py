@@ -41,7 +41,7 @@ def plan_section(plannings: Sequence[Planning], progress: Progress = lambda _: N
         blocks += [
             *([Heading(name)] if name else []),
             *(Paragraph(text) for text in _texts(planning)),
-            Charts(charts),
+            *([Charts(charts)] if charts else []),
             *_planned_and_measured(planning, name or "The plan"),
             *_tracking_tables(planning),
         ]
@@ -51,6 +51,12 @@ def plan_section(plannings: Sequence[Planning], progress: Progress = lambda _: N
 def _texts(planning: Planning) -> list[str]:
     """The offer, its reason and its cost."""
     plan, cost = planning.plan, planning.plan.cost_by_term
+    unknown = (
+        "The loss law of this run is a function of its own, which a run directory does not hold. Costs that "
+        "were measured in training are shown; planned costs and costs of other offers are not known."
+    )
+    if not planning.law_known and not planning.followers:
+        return [unknown]
     parts = [number(float(part.sum())) for part in (cost.payment, cost.volume, cost.staleness)]
     terms = ", ".join(f"{part} for {name}" for part, (name, _) in zip(parts, TERMS, strict=True))
     texts = [
@@ -58,7 +64,9 @@ def _texts(planning: Planning) -> list[str]:
         f"round to the next, clients keep θ = {percent(plan.conservation_rate, 1)} of their data and discard "
         f"the rest. {_reason(planning)}",
         *_prediction_texts(planning),
-        f"The {_cost(plan)} over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}",
+        f"The {_cost(plan)} over all rounds is U = {number(cost.total)}: {terms}. {_savings(planning)}"
+        if planning.law_known
+        else unknown,
     ]
     if losses := participation_text(plan):
         texts.append(losses)
@@ -146,6 +154,8 @@ def _compared(ours: float, other: float) -> str:
 
 def _charts(planning: Planning, progress: Progress) -> list[Chart]:
     plan, baseline = planning.plan, planning.baseline
+    if not planning.law_known:
+        return []
     # Run directories hold no costs of other offers: the surface is computed here.
     surface = surface_chart(plan, baseline, *plan_surface(plan, baseline, progress))
     note = "Every point is an offer to the same clients; the darker, the higher the cost."

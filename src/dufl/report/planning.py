@@ -4,16 +4,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
-from dufl.errors import InputError
-from dufl.experiment.files import read_bytes
+from dufl.experiment.agreement import DEAL, Agreement, read_agreement
+from dufl.experiment.config import Experiment
 from dufl.experiment.plan_directory import read_plan_arrays
 from dufl.experiment.planning import baseline_of
 from dufl.experiment.predicted import Outcome, Tracking, mean_outcome, outcome_of, tracking_of
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import Run
-from dufl.game.plan import Offer, Plan, equilibrium
+from dufl.game.loss import DescribedLaw
+from dufl.game.plan import Plan, equilibrium
 from dufl.game.search import Progress
 from dufl.learning.policies import no_update
 from dufl.learning.replanning import KEY as REPLAN
@@ -41,6 +41,11 @@ class Planning:
     def followers(self) -> list[Group]:
         """The groups that follow the plan."""
         return [group for group in self.groups if group.policy == "dufl"]
+
+    @property
+    def law_known(self) -> bool:
+        """Whether costs of offers can be computed: a user's own law is only described in a run directory."""
+        return not isinstance(self.plan.game.loss, DescribedLaw)
 
     @property
     def outcomes(self) -> list[tuple[float, Outcome]]:
@@ -75,14 +80,6 @@ class Planning:
         return self.plan if group.policy == "dufl" else None
 
 
-class _Deal(NamedTuple):
-    """What server and clients agreed on in a run on Flower."""
-
-    offer: Offer
-    first_round: int
-    phases: int
-
-
 def plannings(groups: Sequence[Group], progress: Progress = lambda _: None) -> list[Planning]:
     """The plans behind the groups, in their order; groups with the same game share one."""
     together: dict[str, list[Group]] = {}
@@ -115,10 +112,16 @@ def _planning(groups: list[Group]) -> Planning:
     runs = [stored for group in groups for stored in group.every]
     deals = [deal for deal in map(_agreed, runs) if deal]
     following = [stored for stored in runs if stored.run.experiment.policy == "dufl"]
-    plan = _agreed_plan(following) or _stored_plan(following) or groups[0].config.solve()
+    plan = _agreed_plan(following) or _stored_plan(following) or _solved(groups[0].config)
     again = max((deal.first_round for deal in deals), default=0)
     # Run directories do not hold Algorithm 1's plan, which the report compares with: it is solved here.
     return Planning(plan, baseline_of(plan), groups, again)
+
+
+def _solved(experiment: Experiment) -> Plan:
+    """The plan that nobody followed; without a law to plan with, the one that pays nothing."""
+    described = isinstance(experiment.game.loss, DescribedLaw)
+    return no_update(experiment.game) if described else experiment.solve()
 
 
 def _stored_plan(runs: Sequence[Stored]) -> Plan | None:
@@ -148,25 +151,14 @@ def _agreed_plan(runs: Sequence[Stored]) -> Plan | None:
 
 def is_on_flower(stored: Stored) -> bool:
     """Whether it is a run on Flower."""
-    return (stored.folder / "deal.json").exists()
+    return (stored.folder / DEAL).exists()
 
 
 def is_negotiated(stored: Stored) -> bool:
     """Whether clients were asked for more than their consent."""
     deal = _agreed(stored)
-    return deal is not None and deal.phases > 1
+    return deal is not None and deal.negotiated
 
 
-def _agreed(stored: Stored) -> _Deal | None:
-    if not is_on_flower(stored):
-        return None
-    path = stored.folder / "deal.json"
-    try:
-        values = json.loads(read_bytes(path))
-        offer = Offer(payment=float(values["payment"]), conservation_rate=float(values["conservation_rate"]))
-        deal = _Deal(offer, int(values["first_round"]), int(values["phases"]))
-        if not (0 <= deal.first_round < stored.run.experiment.game.num_rounds and deal.phases >= 0):
-            raise InputError.of("first_round and phases", "a round and a number >= 0", deal[1:])
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} must be what server and clients agreed on: {error!r}") from None
-    return deal
+def _agreed(stored: Stored) -> Agreement | None:
+    return read_agreement(stored.folder, stored.run.experiment.game.num_rounds)
