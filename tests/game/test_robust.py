@@ -56,7 +56,8 @@ def test_plausible_laws_predict_what_the_covariance_says(form: Form) -> None:
     measured = measurements(20, noise=0.01)
     scarcity, staleness, value = columns(measured)
     law = fit_form(form, scarcity, staleness, value)
-    law = law.replace(covariance=covariance(Fit(form, law, 0, 0, 0, 0, 0), measured))
+    rmse = float(np.sqrt(np.mean((value - law(scarcity, staleness)) ** 2)))
+    law = law.replace(covariance=covariance(Fit(form, law, rmse, 0, 0, 0, 0), measured))
     draws = draw_laws(law)
     assert len(draws) == 129
     predicted = np.array([parameters_of(law, row)(scarcity, staleness) for row in draws.parameters])

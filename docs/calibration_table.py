@@ -1,0 +1,197 @@
+"""The table of docs/calibration.md: calibrated plans, trained with other seeds, beside the best of many θ.
+
+Run it as `python docs/calibration_table.py [NAME...]`; `$DUFL_DATA` is the folder of the datasets. Rows are kept in
+runs/calibration, one JSON file per task, and are not measured again. With all tasks it takes about an hour.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dufl
+from dufl.calibration.calibrate import Calibration, calibrate
+from dufl.data.datasets import Dataset
+from dufl.data.recording import Recording
+from dufl.game.parameters import Offer
+
+HERE = Path(__file__).parent
+OUT = HERE.parent / "runs" / "calibration"
+DATA = os.environ.get("DUFL_DATA", str(HERE.parents[1] / "shared" / "data"))
+PAYMENTS = (2.0, 10.0, 53.0)
+RATES = (0.0, 0.3, 0.5, 0.7, 0.85, 0.92, 0.95, 0.97, 0.985)
+SEEDS = (11, 12)  # none of a pilot
+LOGISTIC = {"training.local_epochs": 5}
+RECORDED = {"clients.count": 10, "training.local_epochs": 5, "training.learning_rate": 0.05}
+CNN = {
+    "training.model": "cnn",
+    "clients.count": 5,
+    "clients.initial_volume": 300,
+    "game.num_rounds": 25,
+    "training.local_epochs": 3,
+    "training.learning_rate": 0.03,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset, what is changed from the defaults, and how thoroughly it is tried."""
+
+    dataset: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    pilots: int = 24
+    rates: tuple[float, ...] = RATES
+    seeds: tuple[int, ...] = SEEDS
+    payments: tuple[float, ...] = PAYMENTS
+
+    def experiment(self) -> dufl.Experiment:
+        """The experiment before its calibration."""
+        data = {"data.dataset": self.dataset, "data.data_dir": DATA}
+        return dufl.Experiment.from_toml(changes=data | self.changes)
+
+
+TASKS = {
+    "fmnist": Task("fmnist", LOGISTIC),
+    "fmnist, σ = 1.25": Task("fmnist", LOGISTIC | {"game.time_sensitivity": 1.25}),
+    "mnist": Task("mnist", LOGISTIC),
+    "digits": Task("digits", LOGISTIC),
+    "insects": Task("insects", RECORDED),
+    "weather": Task("weather", RECORDED),
+    "elec2": Task("elec2", RECORDED),
+    "keystroke": Task("keystroke", RECORDED),
+    "cifar10, CNN": Task("cifar10", CNN, 14, (0.0, 0.5, 0.8, 0.92), (11,), (10.0, 53.0)),
+}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Trainings of one experiment at given offers."""
+
+    experiment: dufl.Experiment
+    samples: Dataset | Recording
+    first: int
+
+    def accuracy(self, offer: Offer, seeds: tuple[int, ...]) -> list[float]:
+        """The mean accuracy over the late rounds, by seed."""
+        plan = dufl.equilibrium(
+            self.experiment.game, payment=offer.payment, conservation_rate=offer.conservation_rate
+        )
+        runs = [
+            dufl.train(self.experiment.replace(policy=plan, seed=seed), dataset=self.samples)
+            for seed in seeds
+        ]
+        return [float(np.nanmean([r.accuracy for r in run.records[self.first :]])) for run in runs]
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """Calibrate, plan at some payments, and train there and at many θ."""
+    began = time.perf_counter()
+    found = calibrate(task.experiment(), pilots=task.pilots)
+    assert found is not None
+    took = time.perf_counter() - began
+    experiment = found.calibrated()
+    samples = experiment.data.load()
+    experiment = experiment.fitted(samples)
+    game = experiment.game
+    tried = Tried(experiment, samples, int(found.law.measured_from * game.num_rounds))
+    low, high = game.payment_range
+    payments = sorted({min(max(payment, low), high) for payment in task.payments})
+    return {
+        "seconds": took,
+        "form": found.fit.form.name,
+        "memory": found.law.memory,
+        "r2_heldout": found.r2_heldout,
+        "verdict": found.verdict,
+        "trusted": found.trusted,
+        "offers": [offer_row(task, tried, payment) for payment in payments],
+        "goal": goal_row(tried, found) if task.dataset == "fmnist" else None,
+    }
+
+
+def offer_row(task: Task, tried: Tried, payment: float) -> dict[str, Any]:
+    """One payment: the calibrated θ, its prediction, what other seeds give, and the best θ of many."""
+    game = tried.experiment.game
+    plan = dufl.solve(game.replace(payment_range=(payment, payment)))
+    assert plan.prediction is not None
+    measured = tried.accuracy(plan.offer, task.seeds)
+    others = {
+        rate: tried.accuracy(Offer(payment=payment, conservation_rate=rate), task.seeds)
+        for rate in task.rates
+    }
+    best = max(others, key=lambda rate: float(np.mean(others[rate])))
+    spread = [np.std(values, ddof=1) for values in [measured, *others.values()] if len(values) > 1]
+    return {
+        "payment": payment,
+        "conservation_rate": plan.conservation_rate,
+        "predicted": plan.prediction.accuracy,
+        "deviation": plan.prediction.deviation,
+        "measured": measured,
+        "best_rate": best,
+        "best": others[best],
+        "noise": float(np.sqrt(np.mean(np.square(spread)))) if spread else float("nan"),
+    }
+
+
+def goal_row(tried: Tried, found: Calibration) -> dict[str, Any]:
+    """What the accuracy of the uncalibrated plan costs with the law."""
+    game = tried.experiment.game
+    plain = dufl.solve(found.experiment.game if found.experiment else None)
+    reached = float(np.mean(tried.accuracy(plain.offer, SEEDS)))
+    row: dict[str, Any] = {"accuracy": reached, "payment": plain.payment}
+    for name, trim in (("nobody loses", None), ("as the paper", False)):
+        plan = dufl.solve(game.replace(trim_start=trim), accuracy=reached)
+        trained = Tried(tried.experiment.replace(game=plan.game), tried.samples, tried.first)
+        row[name] = {
+            "payment": plan.payment,
+            "conservation_rate": plan.conservation_rate,
+            "losing": plan.certificate.losing_clients,
+            "measured": trained.accuracy(plan.offer, SEEDS),
+        }
+    return row
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    heads = "| task | held-out R² | R | θ | predicted | measured | best θ of many | its accuracy | regret | noise |"
+    lines = [heads, "| --- " + "| ---: " * 9 + "|"]
+    for name, row in rows.items():
+        for place, offer in enumerate(row["offers"]):
+            measured, best = 100 * np.mean(offer["measured"]), 100 * np.mean(offer["best"])
+            regret = max(best - measured, 0.0)
+            noise = "" if np.isnan(offer["noise"]) else f"{100 * offer['noise']:.1f}"
+            lines.append(
+                f"| {f'{name}' if not place else ''} | {row['r2_heldout'] if not place else '':{'.2f' if not place else ''}} "
+                f"| {offer['payment']:.3g} | {offer['conservation_rate']:.2f} "
+                f"| {100 * offer['predicted']:.1f} ± {164.5 * offer['deviation']:.1f} | {measured:.1f} "
+                f"| {offer['best_rate']:g} | {best:.1f} | {regret:.1f} | {noise} |"
+            )
+    return "\n".join(lines)
+
+
+def main(names: list[str]) -> None:
+    """Measure what is missing, and print the table."""
+    warnings.simplefilter("ignore", dufl.NegativeUtilityWarning)
+    OUT.mkdir(parents=True, exist_ok=True)
+    rows = {}
+    for name, task in TASKS.items():
+        kept = OUT / f"{name.replace(' ', '').replace(',', '-')}.json"
+        if not kept.exists() and (not names or name in names):
+            kept.write_text(json.dumps(row_of(task)))
+            print(f"{name}: measured", file=sys.stderr)
+        if kept.exists():
+            rows[name] = json.loads(kept.read_text())
+    print(table(rows))
+    for name, row in rows.items():
+        print(f"{name}: {row['seconds']:.0f} s, {row['form']}, memory {row['memory']:g}. {row['verdict']}")
+        if row["goal"]:
+            print(json.dumps(row["goal"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
