@@ -1,7 +1,8 @@
 """The table of docs/calibration.md: calibrated plans, trained with other seeds, beside the best of many θ.
 
-Run it as `python docs/calibration_table.py [NAME...]`; `$DUFL_DATA` is the folder of the datasets. Rows are kept in
-runs/calibration, one JSON file per task, and are not measured again. With all tasks it takes about an hour.
+Run it as `python docs/calibration_table.py [NAME...]`; `$DUFL_DATA` is the folder of the datasets. Rows are
+kept in runs/calibration, one JSON file per task, and are not measured again. With all tasks it takes about an
+hour.
 """
 
 import json
@@ -158,15 +159,26 @@ def goal_row(tried: Tried, found: Calibration) -> dict[str, Any]:
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    heads = "| task | held-out R² | R | θ | predicted | measured | best θ of many | its accuracy | regret | noise |"
-    lines = [heads, "| --- " + "| ---: " * 9 + "|"]
+    heads = (
+        "task",
+        "held-out R²",
+        "R",
+        "θ",
+        "predicted",
+        "measured",
+        "best θ",
+        "its accuracy",
+        "regret",
+        "noise",
+    )
+    lines = [f"| {' | '.join(heads)} |", "| --- " + "| ---: " * 9 + "|"]
     for name, row in rows.items():
         for place, offer in enumerate(row["offers"]):
             measured, best = 100 * np.mean(offer["measured"]), 100 * np.mean(offer["best"])
             regret = max(best - measured, 0.0)
             noise = "" if np.isnan(offer["noise"]) else f"{100 * offer['noise']:.1f}"
             lines.append(
-                f"| {f'{name}' if not place else ''} | {row['r2_heldout'] if not place else '':{'.2f' if not place else ''}} "
+                f"| {'' if place else name} | {'' if place else format(row['r2_heldout'], '.2f')} "
                 f"| {offer['payment']:.3g} | {offer['conservation_rate']:.2f} "
                 f"| {100 * offer['predicted']:.1f} ± {164.5 * offer['deviation']:.1f} | {measured:.1f} "
                 f"| {offer['best_rate']:g} | {best:.1f} | {regret:.1f} | {noise} |"

@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 
 import dufl
 from dufl.calibration.calibrate import Calibration
+from dufl.calibration.measurements import SIMULATED
 from dufl.calibration.stored_runs import calibrate_stored
 from dufl.errors import InputError
 from dufl.experiment.train import Run, train
@@ -51,7 +52,7 @@ def test_runs_on_flower_calibrate(calibrated: tuple[list[Path], Calibration]) ->
     assert [(m.payment, m.conservation_rate) for m in found.measurements] == OFFERS
     for index, (m, offer) in enumerate(zip(found.measurements, OFFERS, strict=True)):
         alone = train(load(None, [*SMALL, *at(*offer), f"training.seed={index}"]))
-        late = alone.records[3:]
+        late = alone.records[int(SIMULATED * len(alone.records)) :]
         assert m.final == pytest.approx(1 - alone.accuracy)
         if index != 1:  # a negotiated plan is nearly the same
             assert m.staleness == pytest.approx(sum(r.mean_age for r in late) / len(late))
