@@ -10,6 +10,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dufl
 from dufl import Clients, Game, InputError, LogNormal, Uniform
 from dufl.cli.init import EXAMPLE
 from dufl.experiment import keys
@@ -412,3 +413,27 @@ def test_any_csv_is_accepted_or_refused(
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "c.csv").write_text("\n".join(",".join(row) for row in [header, *rows]))
     assert_accepted_or_refused(write(folder, "[clients]\nfile = 'c.csv'"))
+
+
+LAW = dufl.PowerLaw(floor=0.1, volume_weight=0.4, volume_exponent=0.4, staleness_weight=0.02, noise=0.005)
+
+
+@pytest.mark.parametrize(("goal", "value"), [("budget", 60.0), ("accuracy", 0.75), ("point_worth", 30.0)])
+def test_a_goal_in_a_file_is_the_goal_of_the_plan(tmp_path: Path, goal: str, value: float) -> None:
+    game = dufl.Game(clients=dufl.Clients.draw(4, initial_volume=200.0), num_rounds=12, loss=LAW)
+    experiment = dufl.Experiment(game=game, leader=dufl.Leader(**{goal: value}))
+    (tmp_path / "goal.toml").write_text(experiment.to_toml())
+    read = dufl.Experiment.from_toml(tmp_path / "goal.toml")
+    assert read.leader.goals == {goal: value}
+    assert read.solve().offer == dufl.solve(game, **{goal: value}).offer
+    run = dufl.train(read.replace(local_epochs=1), out=tmp_path / "run")
+    assert run.plan is not None
+    assert run.plan.offer == read.solve().offer
+    again = dufl.train(read.replace(local_epochs=1), out=tmp_path / "run", resume=True)
+    assert again.records == run.records
+
+
+def test_two_goals_are_one_too_many() -> None:
+    with pytest.raises(dufl.InputError) as caught:
+        dufl.Leader(budget=10.0, accuracy=0.9)
+    assert caught.value.field == "budget and accuracy"

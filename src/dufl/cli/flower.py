@@ -58,8 +58,7 @@ def simulate(
     config = configured(file, changes, out, resume, on_flower=True)
     if config.policy != "dufl":
         raise InputError.of("policy", "'dufl' on Flower", config.policy, text=repr(describe(config.policy)))
-    if config.leader.replan_every is not None:
-        raise InputError.of("leader.replan_every", "left out on Flower", config.leader.replan_every)
+    config.leader.check_on_flower()
     place = RunDirectory(out, FLOWER)
     place.check_free(config, resume, force)
     if place.summary is None:

@@ -45,6 +45,9 @@ method = "stackelberg"      # or "algorithm1", the paper's loop
 competition = "mean-field"   # or "nash": each client accounts for its influence on the total
 # replan_every = 10          # rounds after which a training plans the rest again, or "drift": when it leaves
 #                            # the prediction; needs a loss law from `dufl calibrate`; default: never
+# budget = 1000              # the most accurate plan that pays at most this over all rounds; or
+# accuracy = 0.9             # the cheapest plan with this accuracy; or
+# point_worth = 50           # what a point of accuracy is worth; all need a loss law from `dufl calibrate`
 # robust = "expected"        # or "worst": plan under the uncertainty of a calibrated loss law
 # For algorithm1 only:
 search = "bayesian"          # or "direct"

@@ -287,8 +287,8 @@ def _check(cell: Cell, folder: Path | None, resume: bool, force: bool, load: _Lo
     for seed in cell.seeds:
         if place := _place(folder, cell, seed):
             directory, seeded = RunDirectory(place), experiment.replace(seed=seed)
-            if differs_in_clients(seeded, directory):
-                seeded = seeded.fitted(load(experiment.data))
+            if experiment.leader.goals or differs_in_clients(seeded, directory):
+                seeded = seeded.fitted(load(experiment.data)).for_goal()
             directory.check_free(seeded, resume, force)
 
 

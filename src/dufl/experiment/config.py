@@ -20,7 +20,7 @@ from dufl.data.recording import Recording
 from dufl.data.streams import BEFORE
 from dufl.errors import InputError, shown
 from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
-from dufl.experiment.sections import ClientsSection, Data, Leader, column
+from dufl.experiment.sections import GOALS, ClientsSection, Data, Leader, column
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.endless import StationaryPlan, solve_endless
@@ -147,6 +147,8 @@ class Experiment(Inputs):
 
     def solve(self, progress: Progress = lambda _: None) -> Plan:
         """Solve the game and return the server's plan."""
+        if self.leader.goals:
+            return self.for_goal().solve(progress)
         return solve(
             self.game,
             method=self.leader.method,
@@ -168,19 +170,24 @@ class Experiment(Inputs):
         return self.model_copy(update={"game": game}).solve()
 
     def planned_once(self) -> Self:
-        """A copy whose rounds are not planned again."""
-        once = self.leader.replan_every is None
-        return self if once else self.replace(leader=self.leader.replace(replan_every=None))
+        """A copy whose rounds are not planned again, and that has no goal."""
+        leader = self.leader.replace(replan_every=None, **dict.fromkeys(GOALS))
+        return self if leader == self.leader else self.replace(leader=leader)
 
     def check_replanning(self) -> None:
         """Raise an error if `leader.replan_every` is given and a training cannot be planned again."""
         if self.leader.replan_every is not None:
             check_replanning(self.leader.replan_every, self.policy, self.game)
 
-    def for_goal(self, goals: Mapping[str, float]) -> Self:
-        """A copy whose plan reaches a goal: at most one of "budget", "accuracy" and "point_worth"."""
+    def for_goal(self, goals: Mapping[str, float] | None = None) -> Self:
+        """A copy whose game has the plan for a goal: at most one of "budget", "accuracy" and "point_worth".
+
+        By default the goal of the leader, which the copy has no more.
+        """
         if not goals:
-            return self
+            wanted = self.leader.goals
+            without = self.leader.replace(**dict.fromkeys(GOALS))
+            return self.model_copy(update={"leader": without}).for_goal(wanted) if wanted else self
         if len(goals) > 1:
             raise InputError.of(" and ".join(goals), "given one at a time", len(goals), text="both")
         if self.leader.robust:

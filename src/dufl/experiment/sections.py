@@ -36,7 +36,7 @@ from dufl.game.population import (
     Uniform,
 )
 from dufl.game.robustness import Robust
-from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Share
+from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Share, must_be
 from dufl.plugins import Spec, check_spec, describe, is_description, is_import_path, make_plugin, resolve
 
 
@@ -79,6 +79,9 @@ class ClientsSection(Inputs):
         return stored or Clients.from_csv(folder / self.file)
 
 
+GOALS = ("budget", "accuracy", "point_worth")
+
+
 def _replan_every(value: object) -> object:
     if value is None or value == "drift" or (type(value) is int and value >= 1):
         return value
@@ -95,12 +98,36 @@ class Leader(Algorithm1Options):
         replan_every: after how many rounds of a training the remaining ones are planned again, or "drift":
             when the measured loss leaves the predicted interval. None plans once. It needs a calibrated law.
         robust: plan under the uncertainty of the loss law: for its "expected" cost, or for its "worst" case.
+        budget: plan for a goal; see `dufl.solve`. Likewise `accuracy` and `point_worth`, one of them at most.
+            They need a calibrated law.
     """
 
     method: Method = "stackelberg"
     competition: Competition = "mean-field"
     replan_every: Annotated[Any, AfterValidator(_replan_every)] = None
     robust: Robust | None = None
+    budget: NonNegative | None = None
+    accuracy: Annotated[Number, must_be("in (0, 1)", lambda v: 0 < v < 1)] | None = None
+    point_worth: Positive | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Check that there is one goal at most."""
+        if len(self.goals) > 1:
+            raise InputError.of(" and ".join(self.goals), "given one at a time", len(self.goals), text="both")
+
+    @property
+    def goals(self) -> dict[str, float]:
+        """The goal, by its name; empty if there is none."""
+        named = {name: getattr(self, name) for name in GOALS}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def check_on_flower(self) -> None:
+        """Raise an error if something is given that a run on Flower does not do."""
+        if self.replan_every is not None:
+            raise InputError.of("leader.replan_every", "left out on Flower", self.replan_every)
+        for name, value in self.goals.items():
+            rule = "left out on Flower: fix the offer that `dufl plan` finds"
+            raise InputError.of(f"leader.{name}", rule, value)
 
     @property
     def algorithm1(self) -> Algorithm1Options:

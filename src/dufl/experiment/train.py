@@ -250,12 +250,12 @@ def train(
     if out is None and resume:
         raise InputError("out must be given with resume=True", field="out")
     place, hooks = None if out is None else RunDirectory(Path(out)), Callbacks(callbacks)
-    if place is not None and not differs_in_clients(experiment, place):
+    if place is not None and not experiment.leader.goals and not differs_in_clients(experiment, place):
         place.check_free(experiment, resume, force)
         if place.summary is not None:
             return _finished(experiment, place, hooks)
     samples = dataset or experiment.data.load()
-    experiment = experiment.fitted(samples)
+    experiment = experiment.fitted(samples).for_goal()
     if place is not None:
         place.check_free(experiment, resume, force)
         if place.summary is not None:

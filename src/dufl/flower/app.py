@@ -170,8 +170,7 @@ def make_strategy(
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
     config = runtime.config
-    if config.leader.replan_every is not None:
-        raise InputError.of("leader.replan_every", "left out on Flower", config.leader.replan_every)
+    config.leader.check_on_flower()
     weights, model_buffers = runtime.engine.start
     announcement = None
     if negotiate and config.leader.robust:
