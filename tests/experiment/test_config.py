@@ -421,11 +421,12 @@ LAW = dufl.PowerLaw(floor=0.1, volume_weight=0.4, volume_exponent=0.4, staleness
 @pytest.mark.parametrize(("goal", "value"), [("budget", 60.0), ("accuracy", 0.75), ("point_worth", 30.0)])
 def test_a_goal_in_a_file_is_the_goal_of_the_plan(tmp_path: Path, goal: str, value: float) -> None:
     game = dufl.Game(clients=dufl.Clients.draw(4, initial_volume=200.0), num_rounds=12, loss=LAW)
-    experiment = dufl.Experiment(game=game, leader=dufl.Leader(**{goal: value}))
+    wanted: dict[str, Any] = {goal: value}
+    experiment = dufl.Experiment(game=game, leader=dufl.Leader(**wanted))
     (tmp_path / "goal.toml").write_text(experiment.to_toml())
     read = dufl.Experiment.from_toml(tmp_path / "goal.toml")
-    assert read.leader.goals == {goal: value}
-    assert read.solve().offer == dufl.solve(game, **{goal: value}).offer
+    assert read.leader.goals == wanted
+    assert read.solve().offer == dufl.solve(game, **wanted).offer
     run = dufl.train(read.replace(local_epochs=1), out=tmp_path / "run")
     assert run.plan is not None
     assert run.plan.offer == read.solve().offer
