@@ -158,3 +158,13 @@ def test_goals_trim_first_buffers_unless_the_game_says_otherwise(trim: bool | No
     plan = dufl.solve(dufl.Game(loss=law, trim_start=trim, num_rounds=30), budget=150.0)
     assert plan.game.trims is (trim is not False)
     assert bool(plan.total_volume[0] < plan.game.clients.initial_total) is plan.game.trims
+
+
+def test_samples_that_do_not_exist_are_not_planned_with() -> None:
+    law = PowerLaw(floor=0.2, volume_weight=0.3, volume_exponent=0.3, staleness_weight=0.05, noise=0.004)
+    game = dufl.Game(num_rounds=60, trim_start=True)
+    free = dufl.solve(game.replace(loss=law, payment_range=(20.0, 20.0)))
+    wanted = float(free.total_volume[30] / free.mean_staleness[30]) / 15
+    bound = dufl.solve(game.replace(loss=law.replace(most_collected=wanted / 2), payment_range=(20.0, 20.0)))
+    assert float(bound.total_volume[30] / bound.mean_staleness[30]) / 15 < 1.1 * wanted / 2
+    assert bound.conservation_rate > free.conservation_rate

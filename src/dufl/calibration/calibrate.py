@@ -79,8 +79,9 @@ class Calibration:
         """By how much the loss falls with volume and rises with age, over the range that was tried."""
         scarcity, staleness, _ = self.points
         x, s = float(np.median(scarcity)), float(np.median(staleness))
-        volume = self.law(scarcity.max(), s) - self.law(scarcity.min(), s)
-        age = self.law(x, staleness.max()) - self.law(x, staleness.min())
+        law = self.law.replace(oldest=None)
+        volume = law(scarcity.max(), s) - law(scarcity.min(), s)
+        age = law(x, staleness.max()) - law(x, staleness.min())
         return float(volume), float(age)
 
     @property
@@ -240,9 +241,8 @@ def calibrate(
     dataset = chosen.data.load()
     plain = chosen.replace(game=chosen.game.replace(loss=None)).fitted(dataset)
     recorded = isinstance(dataset, Recording)
-    chosen_pilots = informative(
-        plain.game, pilots, RECORDED if recorded else SIMULATED, _supply(plain, dataset)
-    )
+    supply = _supply(plain, dataset)
+    chosen_pilots = informative(plain.game, pilots, RECORDED if recorded else SIMULATED, supply)
     if len(chosen_pilots) < pilots:
         raise InputError.of(
             "pilots", "possible: no offer in payment_range and conservation_range can be tried", pilots
@@ -267,7 +267,7 @@ def calibrate(
         if not run.finished:
             return None
         runs.append(run)
-    return fit_runs(runs, unit, plain)
+    return fit_runs(runs, unit, plain, supply=supply)
 
 
 def fit_runs(
@@ -275,13 +275,27 @@ def fit_runs(
     metric: Metric = "error",
     experiment: Experiment | None = None,
     rates: Sequence[float | None] = (),
+    supply: float = math.inf,
 ) -> Calibration:
-    """The calibration from runs that exist, with their conservation rates if their plans are not known."""
+    """The calibration from runs that exist.
+
+    Args:
+        runs: the runs.
+        metric: what to describe.
+        experiment: what to plan with the law.
+        rates: the conservation rates of the runs, if their plans are not known.
+        supply: the number of samples per client and round that exist.
+    """
     given = rates or [None] * len(runs)
     measured = tuple(measure(run, metric, rate) for run, rate in zip(runs, given, strict=True))
     fit, candidates = fit_laws(measured, metric)
     oldest = MARGIN * max(m.staleness for m in measured)
-    law = fit.law.replace(measured_from=left_out(runs[0]), oldest=oldest, **course_of(runs, metric))
+    law = fit.law.replace(
+        measured_from=left_out(runs[0]),
+        oldest=oldest,
+        most_collected=supply if math.isfinite(supply) else None,
+        **course_of(runs, metric),
+    )
     recorded = runs[0].records[-1].period is not None
     return Calibration(law, fit, tuple(candidates), measured, experiment, recorded)
 

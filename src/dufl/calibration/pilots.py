@@ -11,9 +11,9 @@ what clients hold in the stationary state of their offer, as with `trim_start`. 
 the model remembers of its first rounds.
 
 Candidates are spread by what they buy and not by what they cost: volumes per client from a few samples to
-the initial volume, and conservation rates from 0 to nearly 1. The payment follows from the stationary
-equilibrium. Payments far beyond what the paper's bound asks for are left out: nobody will plan with them, and
-they would draw the law away from those that matter.
+the initial volume, or to what a recording can fill, and conservation rates from 0 to nearly 1. The payment
+follows from the stationary equilibrium. Payments far beyond what the paper's bound asks for are left out:
+nobody will plan with them, and they would draw the law away from those that matter.
 """
 
 import math
@@ -74,6 +74,8 @@ def candidates(
     """
     clients, first = game.clients, int(measured_from * game.num_rounds)
     largest = clients.initial_total / clients.num_clients
+    if math.isfinite(supply):
+        largest = max(largest, supply / (1 - RATES[-1]))
     smallest = min(max(FEWEST, largest / RANGE), largest)
     low, high = game.payment_range
     high = max(low, min(high, DEAREST * likely_offer(game)[0]) or high)

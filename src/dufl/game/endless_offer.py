@@ -140,7 +140,10 @@ class Service:
         staleness = np.broadcast_to(1 / (1 - rates), scarcity.shape)
         with np.errstate(over="ignore"):
             little, old = terms_of(self.game.law, scarcity, staleness)
-            return np.asarray(weight * payments + (1 - weight) * (little + old))
+            law, missing = self.game.law, np.zeros_like(scarcity)
+            if isinstance(law, PowerLaw):
+                missing = law.shortage((1 - rates) / scarcity)
+            return np.asarray(weight * payments + (1 - weight) * (little + old + missing))
 
     def paid(self, rates: Array) -> tuple[Array, Array]:
         """R(θ) and U(R(θ), θ), for rates of any shape."""
@@ -155,7 +158,7 @@ class Service:
         low, high = game.payment_range
         if high < SMALLEST or game.payment_weight == 1:
             return np.full(rates.shape, low)
-        if isinstance(law, PowerLaw) and not law.flow_weight:
+        if isinstance(law, PowerLaw) and not law.flow_weight and law.most_collected is None:
             floor = max(low, SMALLEST)
             return np.clip(self._closed_form(law, answers), floor, max(high, floor))
         left, right = (np.full(rates.shape, edge) for edge in self.magnitudes)

@@ -71,6 +71,8 @@ class PowerLaw(Inputs):
         noise: the standard deviation of a measurement around the law, in the unit of the law.
         oldest: the largest staleness that was tried. Older data may be useless: beyond it, the loss rises by
             1 whenever the staleness rises by this much. None if the law holds for any age.
+        most_collected: the largest collection per client and round that exists. A plan that asks for more
+            counts as worse by 1 whenever it asks for this much more. None if there is no limit.
         measured_from: the share of the rounds after which it was measured; predictions are means over the
             rounds after it.
         memory: m, for how many rounds the model remembers the volumes that it was trained on; 0 counts only
@@ -97,6 +99,7 @@ class PowerLaw(Inputs):
     covariance: Covariance | None = None
     noise: NonNegative = 0.0
     oldest: Positive | None = None
+    most_collected: Positive | None = None
     measured_from: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
     memory: NonNegative = 0.0
     remembered: Remembered = (0.0, 0.0)
@@ -125,6 +128,13 @@ class PowerLaw(Inputs):
             if self.oldest is not None:
                 old = old + np.maximum(s / self.oldest - 1, 0.0)
         return np.where(np.isinf(x), np.inf, little), np.asarray(old)
+
+    def shortage(self, collection: npt.ArrayLike) -> Array:
+        """The loss added by planning to collect more per client and round than there is."""
+        planned = np.asarray(collection, np.float64)
+        if self.most_collected is None:
+            return np.zeros_like(planned)
+        return np.maximum(planned / self.most_collected - 1, 0.0)
 
     def __call__(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Any:
         """ℓ(N/D, S)."""

@@ -32,7 +32,7 @@ from dufl.game.mean_field import SMALLEST
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.robustness import Judged, Robust, Robustness
 from dufl.game.search import FINE, SCANNED, Progress, Square
-from dufl.game.utility import forgetting
+from dufl.game.utility import forgetting, shortage
 
 Pair = tuple[float, float]  # R, θ
 Costs = dict[Pair, Array]  # U under every law, by offer
@@ -139,7 +139,8 @@ class _Uncertain:
         if not self.weight.any():
             return paid
         scarcity = scarcity_of(self._draws.law, game.clients.num_clients, total_volume)
-        return paid + self._draws.losses(scarcity, staleness(total_volume, rate, aged), self.weight)
+        missing = float(self.weight @ shortage(game, rate, total_volume))
+        return paid + missing + self._draws.losses(scarcity, staleness(total_volume, rate, aged), self.weight)
 
     def search(self, kind: Robust, progress: Progress) -> Pair:
         """The best offer by the search of the plain plan."""

@@ -11,13 +11,13 @@
 where φ(t) = Σ_k D_k(t) is the total volume and S(t) = Σ_k D_k(t)·S_k(t)/φ(t) the mean staleness.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from dufl.game.dynamics import Array, staleness
-from dufl.game.loss import scarcity_of, terms_of
+from dufl.game.dynamics import Array, collection, staleness
+from dufl.game.loss import PowerLaw, scarcity_of, terms_of
 from dufl.game.parameters import Game
 from dufl.game.population import Clients
 
@@ -74,7 +74,20 @@ def server_cost(
     """
     start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
     aged = staleness(total_volume, conservation_rate, start)
-    return cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
+    cost = cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
+    missing = shortage(game, conservation_rate, total_volume)
+    if not missing.any():
+        return cost
+    return replace(cost, volume=cost.volume + (1 - game.payment_weight) * forgetting(game) * missing)
+
+
+def shortage(game: Game, conservation_rate: float, total_volume: Array) -> Array:
+    """The loss that a law adds in rounds in which a plan collects more than there is."""
+    law, missing = game.loss, np.zeros_like(total_volume)
+    if isinstance(law, PowerLaw) and law.most_collected is not None:
+        planned = collection(total_volume, conservation_rate) / game.clients.num_clients
+        missing[: len(planned)] = law.shortage(planned)
+    return missing
 
 
 def cost_of_rounds(game: Game, payment: Array, total_volume: Array, mean_staleness: Array) -> ServerCost:
