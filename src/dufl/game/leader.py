@@ -17,9 +17,10 @@ import numpy as np
 from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
+from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium, price_of, starting_staleness
 from dufl.game.parameters import Competition, Game
-from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize
+from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize, polished
 from dufl.game.stationary import likely_offer
 from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
@@ -229,6 +230,8 @@ def _minimized(game: Game, cost: Cost, known: Choice, progress: Progress = lambd
     """The best offer, or no update if that is as good."""
     square = Square(game.payment_range, game.conservation_range)
     best = minimize(cost, square, known, game.payment_weight * game.num_rounds, progress)
+    if isinstance(game.loss, PowerLaw) and game.loss.has_kinks and best.payment >= SMALLEST:
+        best = polished(cost, square.around(best.payment), best)
     return _or_no_payment(game, cost, best)
 
 

@@ -129,6 +129,11 @@ class PowerLaw(Inputs):
                 old = old + np.maximum(s / self.oldest - 1, 0.0)
         return np.where(np.isinf(x), np.inf, little), np.asarray(old)
 
+    @property
+    def has_kinks(self) -> bool:
+        """Whether the loss has limits beyond which it rises at once."""
+        return self.oldest is not None or self.most_collected is not None
+
     def shortage(self, collection: npt.ArrayLike) -> Array:
         """The loss added by planning to collect more per client and round than there is."""
         planned = np.asarray(collection, np.float64)

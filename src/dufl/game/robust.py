@@ -31,7 +31,7 @@ from dufl.game.loss import PowerLaw, scarcity_of
 from dufl.game.mean_field import SMALLEST
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.robustness import Judged, Robust, Robustness
-from dufl.game.search import FINE, SCANNED, Progress, Square
+from dufl.game.search import FINE, SCANNED, Choice, Progress, Square, polished
 from dufl.game.utility import forgetting, shortage
 
 Pair = tuple[float, float]  # R, θ
@@ -181,22 +181,16 @@ class _Uncertain:
 
     def polished(self, kind: Robust, offer: Pair) -> Pair:
         """The best offer nearby, by a search without gradients: a maximum has none, and laws have kinks."""
-        from scipy.optimize import minimize
-
         if offer[0] < SMALLEST:
             return offer
         square = self._square(offer)
 
-        def cost(point: Array) -> float:
-            u, v = np.clip(point, 0.0, 1.0)
-            return _summarize(kind, self.costs(*square.point(float(u), float(v)), FINE))
+        def cost(payment: float, rate: float, tolerance: float) -> float:
+            return _summarize(kind, self.costs(payment, rate, tolerance))
 
-        start = np.array(square.coordinates(*offer))
-        simplex = start + np.where(start < 0.5, 1, -1) * np.array([[0, 0], [0.01, 0], [0, 0.01]])
-        options = {"initial_simplex": simplex, "maxfev": 100, "xatol": 1e-6, "fatol": 0.0}
-        found = minimize(cost, start, method="Nelder-Mead", options=options)
-        u, v = np.clip(found.x, 0.0, 1.0)
-        return square.point(float(u), float(v))
+        start = Choice(*offer, cost(*offer, FINE), 1)
+        found = polished(cost, square, start)
+        return found.payment, found.conservation_rate
 
 
 def _minima(costs: Costs) -> list[Pair]:

@@ -168,6 +168,23 @@ def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] 
     return Choice(*reached, float(result.fun) * depth, start.evaluations + result.nfev)
 
 
+def polished(cost: Cost, square: Square, best: Choice, evaluations: int = 120) -> Choice:
+    """The minimum near a choice for a cost with kinks, at which a gradient is no guide (Nelder-Mead)."""
+    from scipy.optimize import minimize
+
+    def at(point: Array) -> tuple[float, float]:
+        u, v = np.clip(point, 0.0, 1.0)
+        return square.point(float(u), float(v))
+
+    start = np.array(square.coordinates(best.payment, best.conservation_rate))
+    simplex = start + np.where(start < 0.5, 1, -1) * np.array([[0, 0], [0.01, 0], [0, 0.01]])
+    options = {"initial_simplex": simplex, "maxfev": evaluations, "xatol": 1e-6, "fatol": 0.0}
+    found = minimize(lambda point: cost(*at(point), FINE), start, method="Nelder-Mead", options=options)
+    if not found.fun < best.cost:
+        return best
+    return Choice(*at(found.x), float(found.fun), best.evaluations + found.nfev)
+
+
 def _snake(rows: int, columns: int) -> Iterator[tuple[int, int]]:
     """All cells of a grid, each a neighbour of the previous one, so that solutions can be reused."""
     for i in range(rows):
