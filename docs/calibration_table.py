@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import dufl
 from dufl.calibration.calibrate import Calibration, calibrate
+from dufl.calibration.measurements import RECORDED as LATE
+from dufl.calibration.measurements import SIMULATED
 from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.game.parameters import Offer
+from dufl.report.figures import BLUE, ORANGE, new_figure, save, style
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "runs" / "calibration"
@@ -33,9 +37,9 @@ RECORDED = {"clients.count": 10, "training.local_epochs": 5, "training.learning_
 CNN = {
     "training.model": "cnn",
     "clients.count": 5,
-    "clients.initial_volume": 300,
-    "game.num_rounds": 25,
-    "training.local_epochs": 3,
+    "clients.initial_volume": 200,
+    "game.num_rounds": 20,
+    "training.local_epochs": 2,
     "training.learning_rate": 0.03,
 }
 
@@ -66,7 +70,7 @@ TASKS = {
     "weather": Task("weather", RECORDED),
     "elec2": Task("elec2", RECORDED),
     "keystroke": Task("keystroke", RECORDED),
-    "cifar10, CNN": Task("cifar10", CNN, 14, (0.0, 0.5, 0.8, 0.92), (11,), (10.0, 53.0)),
+    "cifar10, CNN": Task("cifar10", CNN, 12, (0.0, 0.5, 0.8, 0.92), (11,), (10.0, 53.0)),
 }
 
 
@@ -111,6 +115,7 @@ def row_of(task: Task) -> dict[str, Any]:
         "verdict": found.verdict,
         "trusted": found.trusted,
         "offers": [offer_row(task, tried, payment) for payment in payments],
+        "uncalibrated": uncalibrated_row(task, samples, tried.first),
         "goal": goal_row(tried, found) if task.dataset == "fmnist" else None,
     }
 
@@ -136,6 +141,18 @@ def offer_row(task: Task, tried: Tried, payment: float) -> dict[str, Any]:
         "best_rate": best,
         "best": others[best],
         "noise": float(np.sqrt(np.mean(np.square(spread)))) if spread else float("nan"),
+    }
+
+
+def uncalibrated_row(task: Task, samples: Dataset | Recording, first: int) -> dict[str, Any]:
+    """The plan with the paper's parameters, trained with the same seeds."""
+    experiment = task.experiment().fitted(samples)
+    plan = experiment.solve()
+    measured = Tried(experiment, samples, first).accuracy(plan.offer, task.seeds)
+    return {
+        "payment": plan.payment,
+        "conservation_rate": plan.conservation_rate,
+        "measured": measured,
     }
 
 
@@ -186,6 +203,29 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def figure(rows: dict[str, dict[str, Any]]) -> Figure:
+    """Accuracy against payment: predicted with its 90 % interval, measured, and the uncalibrated plan."""
+    shown = [name for name in ("fmnist", "mnist", "insects", "weather") if name in rows]
+    result, axes = new_figure(2.6 * len(shown), 3.0, ncols=len(shown))
+    for axis, name in zip(np.atleast_1d(axes), shown, strict=True):
+        offers, plain = rows[name]["offers"], rows[name]["uncalibrated"]
+        paid = np.array([offer["payment"] for offer in offers])
+        middle = 100 * np.array([offer["predicted"] for offer in offers])
+        wide = 164.5 * np.array([offer["deviation"] for offer in offers])
+        axis.fill_between(paid, middle - wide, middle + wide, color=BLUE, alpha=0.15, linewidth=0)
+        axis.plot(paid, middle, color=BLUE, label="predicted, with 90 % interval")
+        measured = [100 * np.mean(offer["measured"]) for offer in offers]
+        axis.plot(paid, measured, "o", color=BLUE, markeredgecolor="white", label="trained, other seeds")
+        label = "uncalibrated plan, trained"
+        axis.plot(plain["payment"], 100 * np.mean(plain["measured"]), "X", color=ORANGE, label=label)
+        axis.set(title=name, xscale="log", xlabel="payment per round")
+        axis.set_xticks([1, 2, 5, 10, 20, 50], [1, 2, 5, 10, 20, 50])
+        axis.minorticks_off()
+    np.atleast_1d(axes)[0].set(ylabel="accuracy, %")
+    result.legend(*np.atleast_1d(axes)[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return result
+
+
 def main(names: list[str]) -> None:
     """Measure what is missing, and print the table."""
     warnings.simplefilter("ignore", dufl.NegativeUtilityWarning)
@@ -198,7 +238,15 @@ def main(names: list[str]) -> None:
             print(f"{name}: measured", file=sys.stderr)
         if kept.exists():
             rows[name] = json.loads(kept.read_text())
+        if kept.exists() and "uncalibrated" not in rows[name]:
+            samples = task.experiment().data.load()
+            late = LATE if isinstance(samples, Recording) else SIMULATED
+            first = int(late * task.experiment().game.num_rounds)
+            rows[name]["uncalibrated"] = uncalibrated_row(task, samples, first)
+            kept.write_text(json.dumps(rows[name]))
     print(table(rows))
+    with style():
+        save(figure(rows), OUT, "calibrated")
     for name, row in rows.items():
         print(f"{name}: {row['seconds']:.0f} s, {row['form']}, memory {row['memory']:g}. {row['verdict']}")
         if row["goal"]:

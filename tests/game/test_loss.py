@@ -8,6 +8,7 @@ import pytest
 import dufl
 from dufl import InputError
 from dufl.game.loss import PARAMETERS, PowerLaw, remember, scarcity_of
+from dufl.game.utility import available
 
 LAW = PowerLaw(
     floor=0.12,
@@ -165,6 +166,9 @@ def test_samples_that_do_not_exist_are_not_planned_with() -> None:
     game = dufl.Game(num_rounds=60, trim_start=True)
     free = dufl.solve(game.replace(loss=law, payment_range=(20.0, 20.0)))
     wanted = float(free.total_volume[30] / free.mean_staleness[30]) / 15
-    bound = dufl.solve(game.replace(loss=law.replace(most_collected=wanted / 2), payment_range=(20.0, 20.0)))
-    assert float(bound.total_volume[30] / bound.mean_staleness[30]) / 15 < 1.1 * wanted / 2
-    assert bound.conservation_rate > free.conservation_rate
+    scarce = game.replace(loss=law.replace(most_collected=wanted / 2))
+    assert available(scarce, free.conservation_rate, free.total_volume)[30] < 0.7 * free.total_volume[30]
+    bound = dufl.solve(scarce.replace(payment_range=(20.0, 20.0)))
+    assert bound.server_cost > free.server_cost
+    again = dufl.solve(game.replace(loss=law.replace(most_collected=10 * wanted), payment_range=(20.0, 20.0)))
+    assert again.server_cost == pytest.approx(free.server_cost, rel=1e-6)

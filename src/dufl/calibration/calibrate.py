@@ -98,7 +98,8 @@ class Calibration:
     @property
     def verdict(self) -> str:
         """What the law says, and how far it can be trusted."""
-        return " ".join((self._quality(), self._meaning(), self._limits()))
+        said = (self._quality(), self._meaning() if self.trusted else "", self._limits())
+        return " ".join(filter(None, said))
 
     def _quality(self) -> str:
         if self._matters_not:

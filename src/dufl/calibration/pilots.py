@@ -76,7 +76,7 @@ def candidates(
     largest = clients.initial_total / clients.num_clients
     if math.isfinite(supply):
         largest = max(largest, supply / (1 - RATES[-1]))
-    smallest = min(max(FEWEST, largest / RANGE), largest)
+    smallest = min(max(FEWEST, largest / RANGE), largest, supply)
     low, high = game.payment_range
     high = max(low, min(high, DEAREST * likely_offer(game)[0]) or high)
     least, most = game.conservation_range

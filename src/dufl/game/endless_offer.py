@@ -137,13 +137,13 @@ class Service:
         if weight == 1:
             return payments + np.zeros_like(rates)
         scarcity = self.scarcity(payments, answers)
+        law = self.game.law
+        if isinstance(law, PowerLaw) and law.most_collected is not None:  # no more is collected than there is
+            scarcity = np.maximum(scarcity, (1 - rates) / law.most_collected)
         staleness = np.broadcast_to(1 / (1 - rates), scarcity.shape)
         with np.errstate(over="ignore"):
-            little, old = terms_of(self.game.law, scarcity, staleness)
-            law, missing = self.game.law, np.zeros_like(scarcity)
-            if isinstance(law, PowerLaw):
-                missing = law.shortage((1 - rates) / scarcity)
-            return np.asarray(weight * payments + (1 - weight) * (little + old + missing))
+            little, old = terms_of(law, scarcity, staleness)
+            return np.asarray(weight * payments + (1 - weight) * (little + old))
 
     def paid(self, rates: Array) -> tuple[Array, Array]:
         """R(θ) and U(R(θ), θ), for rates of any shape."""

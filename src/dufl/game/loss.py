@@ -71,8 +71,8 @@ class PowerLaw(Inputs):
         noise: the standard deviation of a measurement around the law, in the unit of the law.
         oldest: the largest staleness that was tried. Older data may be useless: beyond it, the loss rises by
             1 whenever the staleness rises by this much. None if the law holds for any age.
-        most_collected: the largest collection per client and round that exists. A plan that asks for more
-            counts as worse by 1 whenever it asks for this much more. None if there is no limit.
+        most_collected: the largest collection per client and round that exists, on recorded data. A plan that
+            asks for more does not get it. None if there is no limit.
         measured_from: the share of the rounds after which it was measured; predictions are means over the
             rounds after it.
         memory: m, for how many rounds the model remembers the volumes that it was trained on; 0 counts only
@@ -133,13 +133,6 @@ class PowerLaw(Inputs):
     def has_kinks(self) -> bool:
         """Whether the loss has limits beyond which it rises at once."""
         return self.oldest is not None or self.most_collected is not None
-
-    def shortage(self, collection: npt.ArrayLike) -> Array:
-        """The loss added by planning to collect more per client and round than there is."""
-        planned = np.asarray(collection, np.float64)
-        if self.most_collected is None:
-            return np.zeros_like(planned)
-        return np.maximum(planned / self.most_collected - 1, 0.0)
 
     def __call__(self, scarcity: npt.ArrayLike, staleness: npt.ArrayLike) -> Any:
         """ℓ(N/D, S)."""

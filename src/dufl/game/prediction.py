@@ -20,7 +20,7 @@ from dufl.game.dynamics import Array, staleness
 from dufl.game.loss import ConvergenceBound, PowerLaw, scarcity_of
 from dufl.game.mean_field import SMALLEST, find_equilibrium, starting_staleness
 from dufl.game.parameters import Competition, Game
-from dufl.game.utility import shortage
+from dufl.game.utility import available
 
 NINETY_TWO_SIDED, NINETY_ONE_SIDED = 1.645, 1.2816  # quantiles of the normal distribution
 RATES = 13  # conservation rates that are compared first
@@ -83,9 +83,10 @@ def predict(
         return None
     first = int(law.measured_from * game.num_rounds)
     start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
-    aged = staleness(total_volume, conservation_rate, start)[first:]
-    scarcity = scarcity_of(law, game.clients.num_clients, total_volume)[first:]
-    value = float(np.mean(law(scarcity, aged) + shortage(game, conservation_rate, total_volume)[first:]))
+    held = available(game, conservation_rate, total_volume)
+    aged = staleness(held, conservation_rate, start)[first:]
+    scarcity = scarcity_of(law, game.clients.num_clients, held)[first:]
+    value = float(np.mean(law(scarcity, aged)))
     deviation = law.deviation(scarcity, aged) if np.isfinite(scarcity).all() else float("inf")
     return Prediction(law.unit, value, deviation)
 

@@ -32,7 +32,7 @@ from dufl.game.mean_field import SMALLEST
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.robustness import Judged, Robust, Robustness
 from dufl.game.search import FINE, SCANNED, Choice, Progress, Square, polished
-from dufl.game.utility import forgetting, shortage
+from dufl.game.utility import available, forgetting
 
 Pair = tuple[float, float]  # R, θ
 Costs = dict[Pair, Array]  # U under every law, by offer
@@ -138,9 +138,9 @@ class _Uncertain:
         paid = np.full(len(self._draws), game.payment_weight * payment * game.num_rounds)
         if not self.weight.any():
             return paid
-        scarcity = scarcity_of(self._draws.law, game.clients.num_clients, total_volume)
-        missing = float(self.weight @ shortage(game, rate, total_volume))
-        return paid + missing + self._draws.losses(scarcity, staleness(total_volume, rate, aged), self.weight)
+        held = available(game, rate, total_volume)
+        scarcity = scarcity_of(self._draws.law, game.clients.num_clients, held)
+        return paid + self._draws.losses(scarcity, staleness(held, rate, aged), self.weight)
 
     def search(self, kind: Robust, progress: Progress) -> Pair:
         """The best offer by the search of the plain plan."""

@@ -11,7 +11,8 @@
 where φ(t) = Σ_k D_k(t) is the total volume and S(t) = Σ_k D_k(t)·S_k(t)/φ(t) the mean staleness.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -73,21 +74,25 @@ def server_cost(
     `starting_staleness` is the mean staleness of what is held in round 0; by default of all that clients own.
     """
     start = game.clients.initial_mean_staleness if starting_staleness is None else starting_staleness
-    aged = staleness(total_volume, conservation_rate, start)
-    cost = cost_of_rounds(game, np.full(game.num_rounds, payment), total_volume, aged)
-    missing = shortage(game, conservation_rate, total_volume)
-    if not missing.any():
-        return cost
-    return replace(cost, volume=cost.volume + (1 - game.payment_weight) * forgetting(game) * missing)
+    held = available(game, conservation_rate, total_volume)
+    aged = staleness(held, conservation_rate, start)
+    return cost_of_rounds(game, np.full(game.num_rounds, payment), held, aged)
 
 
-def shortage(game: Game, conservation_rate: float, total_volume: Array) -> Array:
-    """The loss that a law adds in rounds in which a plan collects more than there is."""
-    law, missing = game.loss, np.zeros_like(total_volume)
-    if isinstance(law, PowerLaw) and law.most_collected is not None:
-        planned = collection(total_volume, conservation_rate) / game.clients.num_clients
-        missing[: len(planned)] = law.shortage(planned)
-    return missing
+def available(game: Game, conservation_rate: float, total_volume: Array) -> Array:
+    """The total volume of a plan, if clients collect no more than there is.
+
+    φ(t+1) = θ·φ(t) + min(Δ(t), N·`most_collected`), for a law that was fitted to recorded data.
+    """
+    law = game.loss
+    if not isinstance(law, PowerLaw) or law.most_collected is None:
+        return total_volume
+    most = law.most_collected * game.clients.num_clients
+    collected = np.minimum(collection(total_volume, conservation_rate), most).tolist()
+    held = accumulate(
+        collected, lambda now, new: conservation_rate * now + new, initial=float(total_volume[0])
+    )
+    return np.array(list(held))
 
 
 def cost_of_rounds(game: Game, payment: Array, total_volume: Array, mean_staleness: Array) -> ServerCost:
