@@ -114,7 +114,8 @@ def test_the_saved_file_has_the_goal() -> None:
 def test_the_plan_is_that_of_solve(goal: Goal) -> None:
     request = request_for(goal=goal)
     game = request_for().experiment().game
-    plan, wanted = plan_of(request), dufl.solve(game, **{goal.name: goal.value})
+    named: dict[str, Any] = {goal.name: goal.value}
+    plan, wanted = plan_of(request), dufl.solve(game, **named)
     assert plan.offer == wanted.offer
     assert plan.summary() == wanted.summary()
 
@@ -183,9 +184,9 @@ def test_a_goal_has_a_start_at_the_edges(weight: float) -> None:
             assert plan_of(request_for({"game": game, "clients": {"count": 1}}, goal=goal)).payment <= 20
 
 
-def test_an_accuracy_that_cannot_be_reached_is_told() -> None:
-    far = Goal("accuracy", 0.99)
-    assert goal_remarks(plan_of(request_for(goal=far)), far)
+def test_a_goal_that_the_limit_of_the_payment_prevents_is_told() -> None:
+    for far in (Goal("accuracy", 0.99), Goal("budget", 1e6)):
+        assert goal_remarks(plan_of(request_for(goal=far)), far)
     for goal in (BUDGET, ACCURACY, WORTH, None):
         assert goal_remarks(plan_of(request_for(goal=goal)), goal) == []
 

@@ -89,7 +89,7 @@ def _show_error(error: InputError | None, *names: str) -> None:
 
 def _server(request: Request, show_error: ShowError) -> None:
     st.header("Server", anchor=False)
-    initial = initial_values(request.source)
+    initial, goal = initial_values(request.source), request.values.goal
     st.slider(
         "Time sensitivity σ",
         min_value=0.0,
@@ -104,6 +104,7 @@ def _server(request: Request, show_error: ShowError) -> None:
         sorted({*WEIGHTS, initial.payment_weight}),
         key="payment_weight",
         format_func=scientific,
+        disabled=goal is not None and goal.name == "point_worth",
         help="Weight of the payment in the server's cost, from 0 to 1. A larger weight lowers the payment.",
     )
     show_error("payment_weight")

@@ -54,9 +54,14 @@ def starting_goal(name: GoalName, plan: Plan) -> float:
 
 
 def goal_remarks(plan: Plan, goal: Goal | None) -> list[str]:
-    """By how much a plan misses the accuracy that is its goal; empty if it does not."""
-    if goal is None or goal.name != "accuracy" or plan.prediction is None:
+    """By how much a plan misses its accuracy, or that a limit keeps it from using its budget."""
+    if goal is None or goal.name == "point_worth" or plan.prediction is None:
         return []
+    if goal.name == "budget":
+        rest = goal.value - plan.total_payment
+        if rest <= 1e-3 * goal.value:
+            return []
+        return [f"{money(rest)} of the budget are left. The limit of the payment is under Method."]
     missing = goal.value - (plan.prediction.accuracy - NINETY_ONE_SIDED * plan.prediction.deviation)
     if missing <= CLOSE:
         return []
