@@ -312,4 +312,9 @@ def test_the_stationary_optimum_is_near_the_finite_one() -> None:
 
 def test_a_law_without_weight_and_without_money_still_has_a_plan() -> None:
     loss = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
-    assert solve(Game(num_rounds=5, loss=loss, payment_weight=1.0, payment_range=(0, 0))).payment == 0
+    game = Game(num_rounds=5, loss=loss, payment_weight=1.0, payment_range=(0, 0))
+    assert solve(game).payment == 0
+    for plan in (solve(game, budget=10), solve(game, accuracy=0.8)):  # what clients have is still used
+        assert plan.payment == 0
+        assert plan.prediction is not None
+        assert plan.prediction.accuracy > 0.5

@@ -58,10 +58,12 @@ def goal_remarks(plan: Plan, goal: Goal | None) -> list[str]:
     if goal is None or goal.name == "point_worth" or plan.prediction is None:
         return []
     if goal.name == "budget":
-        rest = goal.value - plan.total_payment
-        if rest <= 1e-3 * goal.value:
+        if plan.robustness or plan.total_payment >= (1 - 1e-3) * goal.value:
             return []
-        return [f"{money(rest)} of the budget are left. The limit of the payment is under Method."]
+        limit = money(plan.payment)
+        return [
+            f"The payment is at its upper limit of {limit}, below the budget. Raise the limit under Method."
+        ]
     missing = goal.value - (plan.prediction.accuracy - NINETY_ONE_SIDED * plan.prediction.deviation)
     if missing <= CLOSE:
         return []

@@ -29,6 +29,8 @@ FIELDS = {  # label, step and explanation of the number
     ),
 }
 
+STARTS = {"budget": 1000.0, "accuracy": 0.8, "point_worth": 50.0}  # if there is no plan to start from
+
 
 def show_goal(request: Request, show_error: Callable[..., None]) -> None:
     """Draw the choice of a goal and the number that belongs to it."""
@@ -73,5 +75,5 @@ def _change_goal() -> None:
     if of_file is not None and of_file.name == state["goal"]:
         state["goal_value"] = of_file.value
     else:
-        state["goal_value"] = state.get("goal_starts", {}).get(state["goal"], 1.0)
+        state["goal_value"] = state.get("goal_starts", STARTS)[state["goal"]]
     state["fix_payment"] = state["fix_conservation_rate"] = False

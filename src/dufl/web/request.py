@@ -194,7 +194,8 @@ class Request:
             changes["payment_weight"] = weight_of_a_point(self.experiment().game, goal.value)
         elif goal.name == "budget" and (goal.value == 0 or self.experiment().leader.robust):
             changes["payment_weight"] = 0.0
-        if goal.name != "point_worth" and goal.value > 0 and values.trim_start is None:
+        trims = goal.name != "point_worth" and min(goal.value, values.max_payment) > 0
+        if trims and values.trim_start is None:
             changes["trim_start"] = True
         return replace(self, values=replace(values, **changes))
 
