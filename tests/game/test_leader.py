@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dufl import Algorithm1Options, Clients, Game, Plan, certify, equilibrium, solve
+from dufl import Algorithm1Options, Clients, Game, Plan, PowerLaw, certify, equilibrium, solve
 from dufl.game import bayesian
 from dufl.game.leader import FIXED_POINT, algorithm1, cost_surface, stackelberg
 from dufl.game.search import Choice, Square, minimize
@@ -308,3 +308,13 @@ def test_the_stationary_optimum_is_near_the_finite_one() -> None:
     assert rate == pytest.approx(best.conservation_rate, abs=0.02)
     narrow = Game(payment_range=(0.0, 10.0), conservation_range=(0.5, 0.5))
     assert likely_offer(narrow) == (10.0, 0.5)
+
+
+def test_a_law_without_weight_and_without_money_still_has_a_plan() -> None:
+    loss = PowerLaw(floor=0.1, volume_weight=0.3, volume_exponent=0.5)
+    game = Game(num_rounds=5, loss=loss, payment_weight=1.0, payment_range=(0, 0))
+    assert solve(game).payment == 0
+    for plan in (solve(game, budget=10), solve(game, accuracy=0.8)):  # what clients have is still used
+        assert plan.payment == 0
+        assert plan.prediction is not None
+        assert plan.prediction.accuracy > 0.5

@@ -182,19 +182,19 @@ class Experiment(Inputs):
     def for_goal(self, goals: Mapping[str, float] | None = None) -> Self:
         """A copy whose game has the plan for a goal: at most one of "budget", "accuracy" and "point_worth".
 
-        By default the goal of the leader, which the copy has no more.
+        By default the goal of the leader. The copy's leader has none.
         """
+        goals = goals or self.leader.goals
         if not goals:
-            wanted = self.leader.goals
-            without = self.leader.replace(**dict.fromkeys(GOALS))
-            return self.model_copy(update={"leader": without}).for_goal(wanted) if wanted else self
+            return self
         if len(goals) > 1:
             raise InputError.of(" and ".join(goals), "given one at a time", len(goals), text="both")
         if self.leader.robust:
             check_robust(self.game, self.leader.method, tuple(goals))
         robust = self.leader.robust is not None
         game = with_goal(self.game, *next(iter(goals.items())), self.leader.competition, robust)
-        return self.model_copy(update={"game": game})
+        leader = self.leader.replace(**dict.fromkeys(GOALS)) if self.leader.goals else self.leader
+        return self.model_copy(update={"game": game, "leader": leader})
 
     def fixed(self, payment: float | None = None, conservation_rate: float | None = None) -> Self:
         """A copy with the payment or the conservation rate fixed in the plan."""

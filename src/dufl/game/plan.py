@@ -383,8 +383,12 @@ def with_goal(
 
 
 def _trimmed(game: Game) -> Game:
-    """The game in which clients may begin with less than they have, unless it says otherwise."""
-    return game.replace(trim_start=True) if game.trim_start is None else game
+    """The game in which clients may begin with less than they have, unless it says otherwise.
+
+    If nothing can be paid, they would begin with nothing.
+    """
+    is_free = game.trim_start is None and game.payment_range[1] > 0
+    return game.replace(trim_start=True) if is_free else game
 
 
 def algorithm1_baseline(

@@ -138,7 +138,7 @@ def cheapest(game: Game, accuracy: float, competition: Competition = "mean-field
     rate, reached = best(high)
     if reached > wanted:
         return Reached(high, rate, False, reached - wanted)
-    low = max(low, SMALLEST, 1e-9 * high)
+    low = min(max(low, SMALLEST, 1e-9 * high), high)
     least_rate, least = best(low)
     if least <= wanted:
         return Reached(low, least_rate, True, 0.0)

@@ -134,6 +134,6 @@ def _likely_offer_by_law(game: Game) -> tuple[float, float]:
     weight = game.payment_weight
     counted = (1 - weight) * float(np.mean(game.decay ** np.arange(game.num_rounds)))
     with np.errstate(invalid="ignore"):
-        cost = weight * payments[:, None] + (counted * (little + old) if counted else 0 * little)
+        cost = weight * payments[:, None] + (counted * (little + old) if counted else np.zeros_like(little))
     i, j = np.unravel_index(int(np.nanargmin(cost)), cost.shape)
     return float(payments[i]), float(rates[j])

@@ -16,6 +16,8 @@ import streamlit as st
 from dufl.errors import InputError
 from dufl.formatting import scientific
 from dufl.game.plan import Plan
+from dufl.web.goal import NO_GOAL, Goal
+from dufl.web.goal_form import goal_widgets, remember_starts, show_goal
 from dufl.web.request import (
     COLUMNS,
     FROM_FILE,
@@ -31,7 +33,7 @@ from dufl.web.source import ClientsFile, Source, file_name, upload_source
 from dufl.web.text import COMPETITIONS, LEADERS, escape_markdown
 
 FIXED = ("payment", "conservation_rate")
-SCALARS = [field.name for field in fields(FormValues) if field.name not in (*COLUMNS, *FIXED)]
+SCALARS = [field.name for field in fields(FormValues) if field.name not in (*COLUMNS, *FIXED, "goal")]
 STEPS = {"initial_volume": 100.0, "collection_cost": 5e-5, "training_cost": 5e-6}
 WEIGHTS = [float(f"{digits}e{power}") for power in range(-7, 0) for digits in (1, 1.5, 2, 3, 5, 7)]
 SEARCHES = {"bayesian": "Bayesian, as in the paper", "direct": "direct minimization"}
@@ -54,7 +56,9 @@ def current_request() -> Request:
     initial = initial_values(state["source"])
     values: dict[str, Any] = {name: _tidy(state[name], getattr(initial, name)) for name in SCALARS}
     values |= {name: _column(name, getattr(initial, name)) for name in COLUMNS}
-    values |= {name: _tidy(state[name], None) if state[f"fix_{name}"] else None for name in FIXED}
+    values["goal"] = _goal(initial.goal)
+    if values["goal"] is None:
+        values |= {name: _tidy(state[name], None) if state[f"fix_{name}"] else None for name in FIXED}
     state["values"] = FormValues(**values)
     return Request(state["source"], state["values"])
 
@@ -63,14 +67,16 @@ def remember(request: Request, plan: Plan) -> None:
     """Keep the last request that has a plan."""
     st.session_state["last_request"] = request
     st.session_state["last_offer"] = plan.payment, plan.conservation_rate
+    remember_starts(plan)
 
 
 def show_form(request: Request, error: InputError | None) -> None:
     """Draw all fields, with the error below the field that it belongs to."""
     show_error = partial(_show_error, error)
     with st.sidebar:
+        show_goal(request, show_error)
         _server(request, show_error)
-        _what_if()
+        _what_if(request.values.goal is not None)
         _federation(request, show_error)
         _method(request, show_error)
         _files(show_error)
@@ -83,7 +89,7 @@ def _show_error(error: InputError | None, *names: str) -> None:
 
 def _server(request: Request, show_error: ShowError) -> None:
     st.header("Server", anchor=False)
-    initial = initial_values(request.source)
+    initial, goal = initial_values(request.source), request.values.goal
     st.slider(
         "Time sensitivity σ",
         min_value=0.0,
@@ -98,6 +104,7 @@ def _server(request: Request, show_error: ShowError) -> None:
         sorted({*WEIGHTS, initial.payment_weight}),
         key="payment_weight",
         format_func=scientific,
+        disabled=goal is not None and goal.name == "point_worth",
         help="Weight of the payment in the server's cost, from 0 to 1. A larger weight lowers the payment.",
     )
     show_error("payment_weight")
@@ -112,13 +119,14 @@ def _server(request: Request, show_error: ShowError) -> None:
     show_error("sampling_noise")
 
 
-def _what_if() -> None:
+def _what_if(has_goal: bool) -> None:
     st.header("What if", anchor=False)
-    if st.toggle("Fix payment R", key="fix_payment", help="Set R yourself instead of optimizing it."):
+    about = "Set R yourself instead of optimizing it."
+    if st.toggle("Fix payment R", key="fix_payment", disabled=has_goal, help=about):
         high, step = _payment_slider()
         st.slider("Payment R per round", min_value=0.0, max_value=high, step=step, key="payment")
     about = "Set θ yourself instead of optimizing it."
-    if st.toggle("Fix conservation rate θ", key="fix_conservation_rate", help=about):
+    if st.toggle("Fix conservation rate θ", key="fix_conservation_rate", disabled=has_goal, help=about):
         st.slider("Conservation rate θ", min_value=0.0, max_value=1.0, step=0.01, key="conservation_rate")
 
 
@@ -279,7 +287,7 @@ def _widgets(values: FormValues) -> dict[str, Any]:
     widgets = {name: getattr(values, name) for name in SCALARS}
     for name in COLUMNS:
         widgets |= _column_widgets(name, getattr(values, name))
-    return widgets | {f"fix_{name}": False for name in FIXED}
+    return widgets | goal_widgets(values.goal) | {f"fix_{name}": False for name in FIXED}
 
 
 def _column_widgets(name: str, column: ColumnValue) -> dict[str, Any]:
@@ -293,6 +301,13 @@ def _column(name: str, initial: ColumnValue) -> ColumnValue:
         return initial
     second = state[f"{name}_second"] if len(PARAMETERS[kind]) > 1 else 0.0
     return ColumnValue(kind, _tidy(state[f"{name}_first"], initial.first), _tidy(second, initial.second))
+
+
+def _goal(initial: Goal | None) -> Goal | None:
+    state = st.session_state
+    if state["goal"] == NO_GOAL:
+        return None
+    return Goal(state["goal"], _tidy(state["goal_value"], initial.value if initial else None))
 
 
 def _place_fixed() -> None:

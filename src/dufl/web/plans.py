@@ -41,28 +41,34 @@ class Surface:
 
 
 def _plan_key(request: Request, _: Progress = _no_progress) -> Request:
-    """The request without the options of Algorithm 1, unless they matter."""
+    """The request without what does not matter, such as the options of Algorithm 1 for another leader.
+
+    What a point of accuracy is worth is a payment weight.
+    """
+    if request.values.goal is not None and request.values.goal.name == "point_worth":
+        request = request.without_goal()
     if request.values.method == "algorithm1":
         return request
     return replace(request, values=replace(request.values, search="bayesian", damping=0.0))
 
 
 def _optimum_key(request: Request, progress: Progress = _no_progress) -> Request:
-    """The request for the Stackelberg leader with nothing fixed."""
+    """The request for the Stackelberg leader with no goal and nothing fixed."""
+    request = request.without_goal()
     free = replace(request.values, method="stackelberg", payment=None, conservation_rate=None)
     return _plan_key(replace(request, values=free))
 
 
 @cached(LRUCache(CACHE_SIZE), key=_plan_key, lock=Lock())
 def plan_of(request: Request, progress: Progress = _no_progress) -> Plan:
-    """The plan of a request, with what the user fixed."""
+    """The plan of a request, for its goal or with what the user fixed."""
     experiment, values = request.experiment(), request.values
     is_offer = values.payment is not None and values.conservation_rate is not None
     return offered(experiment) if is_offer else experiment.solve(progress)
 
 
 def optimum_of(request: Request, progress: Progress = _no_progress) -> Plan:
-    """The plan with the lowest cost, with nothing fixed."""
+    """The plan with the lowest cost, with no goal and nothing fixed."""
     return plan_of(_optimum_key(request), progress)
 
 

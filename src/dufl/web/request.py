@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -12,6 +12,8 @@ from dufl.experiment.config import Experiment
 from dufl.game.parameters import Competition
 from dufl.game.plan import Method
 from dufl.game.population import LogNormal, Uniform
+from dufl.game.prediction import has_unit, law_of, weight_of_a_point
+from dufl.web.goal import GOALS, Goal
 from dufl.web.source import Source, file_name, toml_value
 
 SAVED_FILE = "dufl.toml"  # name of the TOML file that the page downloads
@@ -31,7 +33,7 @@ PARAMETERS: dict[Kind, tuple[str, ...]] = {
 _KEYS = {  # field of the form: key of the experiment
     **{
         name: f"game.{name}"
-        for name in ("time_sensitivity", "payment_weight", "sampling_noise", "num_rounds")
+        for name in ("time_sensitivity", "payment_weight", "sampling_noise", "num_rounds", "trim_start")
     },
     **{name: f"clients.{name}" for name in ("count", "seed")},
     **{name: f"clients.{name}" for name in ("initial_volume", "collection_cost", "training_cost")},
@@ -106,7 +108,7 @@ class FormValues:
     """The values of the form, named as in the TOML file.
 
     `max_payment` is the upper end of `payment_range`. `payment` and `conservation_rate` are None unless the
-    user fixed them.
+    user fixed them. `trim_start` has no field on the page.
     """
 
     time_sensitivity: float
@@ -123,6 +125,8 @@ class FormValues:
     search: Literal["bayesian", "direct"]
     damping: float
     competition: Competition
+    trim_start: bool | None = None
+    goal: Goal | None = None
     payment: float | None = None
     conservation_rate: float | None = None
 
@@ -135,7 +139,8 @@ class FormValues:
             values[name] = getattr(getattr(experiment, section), attribute)
         for name in COLUMNS:
             values[name] = ColumnValue.of(values[name])
-        return cls(**values | {"max_payment": experiment.game.payment_range[1]})
+        high, goal = experiment.game.payment_range[1], Goal.of(experiment.leader)
+        return cls(**values | {"max_payment": high, "goal": goal})
 
 
 COLUMNS = tuple(field.name for field in fields(FormValues) if field.type is ColumnValue)
@@ -154,6 +159,8 @@ class Request:
         try:
             self._check_size()
             experiment = self.source.experiment(self.changes())
+            if values.goal is not None:
+                law_of(experiment.game, values.goal.name)
             return experiment.fixed(values.payment, values.conservation_rate)
         except InputError as error:
             raise _for_form(error, self.source) from None
@@ -169,21 +176,45 @@ class Request:
         if "game.payment_range" in changes:
             low = _initial_experiment(self.source).game.payment_range[0]
             changes["game.payment_range"] = [low, self.values.max_payment]
+        if self.values.goal != initial.goal:
+            changes |= {f"leader.{goal.name}": None for goal in (initial.goal,) if goal}
+            changes |= {f"leader.{goal.name}": goal.value for goal in (self.values.goal,) if goal}
         return changes
+
+    def without_goal(self) -> "Request":
+        """The game in which the goal's plan is compared with others: the same weights and first buffers.
+
+        See `dufl.game.plan.with_goal`.
+        """
+        values, goal = self.values, self.values.goal
+        if goal is None:
+            return self
+        changes: dict[str, Any] = {"goal": None}
+        if goal.name == "point_worth":
+            changes["payment_weight"] = weight_of_a_point(self.experiment().game, goal.value)
+        elif goal.name == "budget" and (goal.value == 0 or self.experiment().leader.robust):
+            changes["payment_weight"] = 0.0
+        trims = goal.name != "point_worth" and min(goal.value, values.max_payment) > 0
+        if trims and values.trim_start is None:
+            changes["trim_start"] = True
+        return replace(self, values=replace(values, **changes))
 
     def command(self) -> str:
         """The `dufl plan` command that gives the same plan."""
         source, values = self.source, self.values
         words = ["dufl", "plan"]
-        if source.needs_saved_file:
+        if self._needs_saved_file:
             words.append(SAVED_FILE)
         else:
             words += [source.name] if source.name else []
-            changes = self.changes()
+            goals = [f"leader.{name}" for name in GOALS]
+            changes = {key: value for key, value in self.changes().items() if key not in goals}
             if source.clients_file is not None and source.replaces_clients:
                 changes = {"clients.file": source.clients_file.name} | changes
             for key, value in changes.items():
                 words += ["--set", f"{key}={_word(value)}"]
+            if values.goal is not None and values.goal != initial_values(source).goal:
+                words += [values.goal.option, repr(values.goal.value)]
         if values.payment is not None:
             words += ["--payment", repr(values.payment)]
         if values.conservation_rate is not None:
@@ -193,9 +224,15 @@ class Request:
     def files(self) -> list[str]:
         """The names of the files that the command reads."""
         source = self.source
-        toml = SAVED_FILE if source.needs_saved_file else source.name
+        toml = SAVED_FILE if self._needs_saved_file else source.name
         csv = source.clients_file.name if source.clients_file else ""
         return [file_name(path) for path in (toml, csv) if path]
+
+    @property
+    def _needs_saved_file(self) -> bool:
+        """Whether the file has keys that the page removed; no option does that."""
+        is_removed = self.values.goal is None and initial_values(self.source).goal is not None
+        return is_removed or self.source.needs_saved_file
 
     def _check_size(self) -> None:
         source, rounds = self.source, self.values.num_rounds
@@ -215,6 +252,11 @@ def initial_values(source: Source) -> FormValues:
     return FormValues.of(_initial_experiment(source))
 
 
+def is_calibrated(source: Source) -> bool:
+    """Whether the loss law of a source has a unit, so that there can be a goal."""
+    return has_unit(_initial_experiment(source).game.loss)
+
+
 @lru_cache(maxsize=8)
 def _initial_experiment(source: Source) -> Experiment:
     return source.experiment()
@@ -227,6 +269,8 @@ def _for_form(error: InputError, source: Source) -> InputError:
     matching = [name for name, full in _KEYS.items() if f"{error.field}.".startswith(f"{full}.")]
     if section == "clients" and (key == "file" or (source.clients_file and key != "count")):
         matching = ["clients_file"]
+    if (key or section) in GOALS:
+        matching = ["goal"]
     shown.field = next(iter(matching), "")
     return shown
 

@@ -25,6 +25,7 @@ from dufl.report.plotly_charts import Trace, plotly_figure
 from dufl.report.predictions import prediction_metrics
 from dufl.web import text
 from dufl.web.form import current_request, remember, show_form, start_session
+from dufl.web.goal import Goal, goal_remarks
 from dufl.web.plans import (
     baseline_plan,
     frontier_around,
@@ -103,8 +104,8 @@ def _show_plan(request: Request, plan: Plan, progress: Progress) -> None:
     optimum = optimum_of(request, progress)
     st.title(text.headline(plan), anchor=False)
     st.caption(text.caption(plan))
-    algorithm1_place = _show_metrics(plan, optimum)
-    for remark in text.remarks(plan):
+    algorithm1_place = _show_metrics(plan, optimum, request.values.goal)
+    for remark in goal_remarks(plan, request.values.goal) + text.remarks(plan):
         st.info(remark)
     first = st.container() if plan.prediction else None
     left, right = st.columns([3, 2])
@@ -137,7 +138,7 @@ def _show_frontier(place: Any, request: Request, plan: Plan, progress: Progress)
         _show_chart(place, frontier_chart(plan, frontier, *marks), 380)
 
 
-def _show_metrics(plan: Plan, optimum: Plan) -> Any:
+def _show_metrics(plan: Plan, optimum: Plan, goal: Goal | None) -> Any:
     """Show the offer and its cost; return the place for the comparison with Algorithm 1, which is slower."""
     row = st.container(horizontal=True, gap="small")
     below = (
@@ -146,10 +147,11 @@ def _show_metrics(plan: Plan, optimum: Plan) -> Any:
     )
     cost_below = "minimum"
     if plan is not optimum:
-        below = (
-            text.from_optimum(plan.payment, optimum.payment, 2),
-            text.from_optimum(plan.conservation_rate, optimum.conservation_rate, 3),
-        )
+        if goal is None:
+            below = (
+                text.from_optimum(plan.payment, optimum.payment, 2),
+                text.from_optimum(plan.conservation_rate, optimum.conservation_rate, 3),
+            )
         cost_below = text.cost_from_optimum(plan, optimum)
     about = "Total payment to all clients in each round."
     _metric(row, "Payment R per round", money(plan.payment), below[0], about)
