@@ -32,6 +32,9 @@ def test_calibrate_then_plan_for_a_goal(tmp_path: Path) -> None:
         plan = json.loads(text)
         assert plan["total_payment"] <= 60.001
         assert plan["predicted_low"] <= plan["predicted_accuracy"] <= plan["predicted_high"]
+    code, text, err = dufl("plan", str(out / "calibrated.toml"), "--accuracy", "0.999", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(text)["missed_by"] > 0
     runs = [str(path) for path in sorted(out.glob("pilot-*"))]
     code, text, err = dufl("calibrate", *runs, "--json")
     assert (code, err) == (0, "")

@@ -96,6 +96,7 @@ def plan(
     whole = Experiment.from_toml(file, given_changes) if rest is None else rest.experiment
     goals = {"budget": budget, "accuracy": accuracy, "point_worth": point_worth}
     wanted = {name: goal for name, goal in goals.items() if goal is not None}
+    aim = wanted or whole.leader.goals
     experiment = whole.fixed(payment, conservation_rate).for_goal(wanted)
     if experiment.game.horizon == "endless":
         _endless(experiment, out, force, json)
@@ -128,6 +129,8 @@ def plan(
             )
     if json:
         facts = remaining_summary(rest, choice) if rest else {}
+        if plan.prediction and "accuracy" in aim:
+            facts["missed_by"] = plan.prediction.missing(aim["accuracy"])
         typer.echo(to_json(summary(plan, baseline) | facts), nl=False)
         return
     from dufl.report.tables import plan_table
@@ -135,6 +138,9 @@ def plan(
 
     output = console()
     output.print(plan_table(plan, baseline))
+    if plan.prediction and (missed := plan.prediction.missing(aim.get("accuracy", 0.0))):
+        said = f"{aim['accuracy']:g} is not reached with 90 % confidence: the best plan misses it by"
+        output.print(f"an accuracy of {said} {100 * missed:.1f} points", soft_wrap=True)
     if rest:
         output.print(remaining_text(rest, choice), soft_wrap=True)
     if out:

@@ -24,6 +24,7 @@ from dufl.game.utility import available
 
 NINETY_TWO_SIDED, NINETY_ONE_SIDED = 1.645, 1.2816  # quantiles of the normal distribution
 RATES = 13  # conservation rates that are compared first
+NEARLY = 1e-4  # how far below an accuracy still counts as reached
 CLOSE = 1e-3  # relative precision of the payment that reaches an accuracy
 STEPS = 40
 
@@ -56,6 +57,12 @@ class Prediction:
             self.value - NINETY_TWO_SIDED * self.deviation,
             self.value + NINETY_TWO_SIDED * self.deviation,
         )
+
+    def missing(self, accuracy: float) -> float:
+        """By how much an accuracy is missed with 90 % confidence; 0 if it is reached."""
+        least = self.accuracy - NINETY_ONE_SIDED * self.deviation
+        missing = accuracy - least
+        return missing if missing > NEARLY else 0.0
 
     def summary(self) -> dict[str, Any]:
         """The prediction in plain numbers: an accuracy, or a loss, with its 90 % interval."""

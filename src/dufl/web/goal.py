@@ -12,7 +12,6 @@ from dufl.game.prediction import NINETY_ONE_SIDED
 GoalName = Literal["budget", "accuracy", "point_worth"]
 GOALS: tuple[GoalName, ...] = get_args(GoalName)
 NO_GOAL = "cost"  # the choice of the form without a goal
-CLOSE = 1e-4  # how far below an accuracy still counts as reached
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ def goal_remarks(plan: Plan, goal: Goal | None) -> list[str]:
         return [
             f"The payment is at its upper limit of {limit}, below the budget. Raise the limit under Method."
         ]
-    missing = goal.value - (plan.prediction.accuracy - NINETY_ONE_SIDED * plan.prediction.deviation)
-    if missing <= CLOSE:
+    missing = plan.prediction.missing(goal.value)
+    if missing == 0:
         return []
     by = f" It misses by {100 * missing:.1f} points." if math.isfinite(missing) else ""
     return [
