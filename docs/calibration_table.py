@@ -94,10 +94,15 @@ class Tried:
         return [float(np.nanmean([r.accuracy for r in run.records[self.first :]])) for run in runs]
 
 
-def row_of(task: Task) -> dict[str, Any]:
+def slug(name: str) -> str:
+    """The name of a task in the name of a file."""
+    return name.replace(" ", "").replace(",", "-")
+
+
+def row_of(name: str, task: Task) -> dict[str, Any]:
     """Calibrate, plan at some payments, and train there and at many θ."""
     began = time.perf_counter()
-    found = calibrate(task.experiment(), pilots=task.pilots)
+    found = calibrate(task.experiment(), pilots=task.pilots, out=OUT / f"{slug(name)}-pilots")
     assert found is not None
     took = time.perf_counter() - began
     experiment = found.calibrated()
@@ -232,9 +237,9 @@ def main(names: list[str]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     rows = {}
     for name, task in TASKS.items():
-        kept = OUT / f"{name.replace(' ', '').replace(',', '-')}.json"
+        kept = OUT / f"{slug(name)}.json"
         if not kept.exists() and (not names or name in names):
-            kept.write_text(json.dumps(row_of(task)))
+            kept.write_text(json.dumps(row_of(name, task)))
             print(f"{name}: measured", file=sys.stderr)
         if kept.exists():
             rows[name] = json.loads(kept.read_text())
