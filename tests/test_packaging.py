@@ -165,13 +165,15 @@ def readme_commands() -> list[list[str]]:
     blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^(?:\$ )?(?:\.venv/bin/)?dufl ([^|#\n]+)", "\n".join(blocks), re.MULTILINE)
     commands = [line.split() for line in dict.fromkeys(line.strip() for line in lines)]
-    return [command for command in commands if command[0] in {"init", "plan", "train", "compare"}]
+    return [
+        command for command in commands if command[0] in {"init", "calibrate", "plan", "train", "compare"}
+    ]
 
 
 def run_readme_commands(python: Path, folder: Path) -> None:
     """Run the README's commands with an installed `dufl`, made small, from an empty folder."""
     commands = readme_commands()
-    assert {"init", "plan", "compare"} <= {command[0] for command in commands}
+    assert {"init", "calibrate", "plan", "compare"} <= {command[0] for command in commands}
     assert ["plan", "dufl.toml"] in commands
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 

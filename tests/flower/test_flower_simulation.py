@@ -32,7 +32,7 @@ TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
     "change",
     [
         ("training.algorithm=fedavg",),
-        ("training.algorithm=fedprox",),
+        pytest.param(("training.algorithm=fedprox",), marks=pytest.mark.slow),
         ("training.algorithm=feddyn",),
         pytest.param(TRIMMED, marks=pytest.mark.slow),
     ],

@@ -281,7 +281,7 @@ def test_the_claims_of_the_leaders_can_fail() -> None:
 def test_experiments_explain_what_differs(games: tuple[Path, dict[str, Any]]) -> None:
     _, found = games
     (early,) = found["updates"]["notes"]
-    assert "With 10 samples it is so in the first round." in early
+    assert "With 10 samples, it holds in the first round." in early
     low, high = (sensitivity.threshold(0, "algorithm1", 5, sampling_noise=noise) for noise in (1.0, 4.0))
     assert low < high
     assert "by ψ" in found["sensitivity"]["notes"][0]

@@ -73,10 +73,10 @@ def candidates(
         supply: the number of samples per client and round that exist.
     """
     clients, first = game.clients, int(measured_from * game.num_rounds)
-    largest = clients.initial_total / clients.num_clients
+    largest = owned = clients.initial_total / clients.num_clients
     if math.isfinite(supply):
-        largest = max(largest, supply / (1 - RATES[-1]))
-    smallest = min(max(FEWEST, largest / RANGE), largest, supply)
+        largest = max(owned, supply / (1 - RATES[-1]))
+    smallest = min(max(FEWEST, largest / RANGE), owned, supply)
     low, high = game.payment_range
     high = max(low, min(high, DEAREST * likely_offer(game)[0]) or high)
     least, most = game.conservation_range
