@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
-WORKERS ?= auto
-MORE_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# One more than cores: many tests wait for processes, servers and browsers.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 .PHONY: setup run test lint docs browser broker slow dist bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
@@ -62,12 +62,12 @@ broker:
 MEASURED := tests/game tests/data tests/experiment
 # The tests execute the notebooks, so the site is built without executing them once more.
 # The modules are compiled first: hundreds of tests start a process, and each would compile them again where
-# Python may not write bytecode. The second part waits for servers and browsers, so it has one worker more than cores.
+# Python may not write bytecode.
 test: $(VENV)/.dev
 	$(BIN)/python -m compileall -q src tests docs
 	DUFL_DOCS_EXECUTE=0 $(MAKE) --jobs=2 --output-sync lint docs browser broker
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --cov --cov-report=term $(MEASURED)
-	$(BIN)/pytest -n $(MORE_WORKERS) -m "not slow" $(MEASURED:%=--ignore=%)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(MEASURED:%=--ignore=%)
 
 slow: $(VENV)/.dev browser broker
 	$(BIN)/pytest -n $(WORKERS) -m slow

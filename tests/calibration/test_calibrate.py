@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dufl
-from dufl.calibration.calibrate import Calibration, calibrate
+from dufl.calibration.calibrate import PILOTS, Calibration, calibrate
 from dufl.calibration.fit import Fit, choose_memory, fit_laws
-from dufl.calibration.measurements import Measurement
+from dufl.calibration.measurements import SIMULATED, Measurement
 from dufl.calibration.pilots import Candidate, informative
 from dufl.game.loss import PowerLaw, scarcity_of
 
@@ -21,8 +21,8 @@ TRUE = PowerLaw(
 
 @pytest.fixture(scope="module")
 def tried() -> list[Candidate]:
-    """Sixteen offers of the default game, with what they lead to."""
-    return informative(dufl.Game(), 16, 0.6)
+    """The pilots of the default game, with what they lead to."""
+    return informative(dufl.Game(), PILOTS, SIMULATED)
 
 
 def synthetic(tried: list[Candidate], value: Any, noise: float, seed: int) -> list[Measurement]:
@@ -60,7 +60,7 @@ def test_pilots_are_spread_over_volumes_and_ages(tried: list[Candidate]) -> None
     ages, volumes = [c.staleness for c in tried], [1 / c.scarcity for c in tried]
     assert max(ages) / min(ages) > 20
     assert max(volumes) / min(volumes) > 5
-    assert len({(c.offer, c.steady) for c in tried}) >= 14
+    assert len({(c.offer, c.steady) for c in tried}) >= 20
     assert sum(c.steady for c in tried) == len(tried) / 2
 
 

@@ -33,7 +33,7 @@ TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
     [
         ("training.algorithm=fedavg",),
         pytest.param(("training.algorithm=fedprox",), marks=pytest.mark.slow),
-        ("training.algorithm=feddyn",),
+        pytest.param(("training.algorithm=feddyn",), marks=pytest.mark.slow),
         pytest.param(TRIMMED, marks=pytest.mark.slow),
     ],
 )
