@@ -4,7 +4,7 @@
                            solve the remaining game from the present volumes and staleness
                            follow the new plan, if it costs less than the old offer there
 
-All of it follows from the records. So a run that is resumed goes on with the same plan, bit for bit: the
+All of it follows from the records. So a resumed run continues with the same plan, bit for bit: the
 offers are in the records, and the clients' response to an offer is unique.
 """
 
