@@ -88,7 +88,7 @@ def stackelberg(
 
     `judge` returns the cost of an equilibrium, by default U; another one must not be less than the payments.
     """
-    known = _likely(game, anticipated(game, competition, judge))
+    known = _judged(likely_offer(game), anticipated(game, competition, judge))
     return _minimized(game, anticipated(game, competition, judge), known, progress)
 
 
@@ -121,11 +121,12 @@ def algorithm1(
     options = options or Algorithm1Options()
     sample = game.replace(clients=compress(game.clients, TYPES))
     totals = [np.full(game.num_rounds, sample.clients.initial_total)]
+    likely = likely_offer(game)
     choices: list[Choice] = []
     settled = False
     while not settled and len(choices) < options.max_iterations:
         believed, answer = _believed_cost(sample, totals[-1], competition)
-        chosen = _search(game, believed, options, choices[-1] if choices else None)
+        chosen = _search(game, believed, options, likely, choices[-1] if choices else None)
         choices.append(chosen)
         held = answer(chosen.payment, chosen.conservation_rate)
         totals.append(totals[-1] ** options.damping * held ** (1 - options.damping))
@@ -198,6 +199,7 @@ def _search(
     game: Game,
     cost: Callable[[float, float], float],
     options: Algorithm1Options,
+    likely: tuple[float, float],
     before: Choice | None,
 ) -> Choice:
     if options.search == "bayesian":
@@ -217,12 +219,12 @@ def _search(
     def direct(payment: float, rate: float, _: float) -> float:
         return cost(payment, rate)
 
-    return _minimized(game, direct, _likely(game, direct))
+    return _minimized(game, direct, _judged(likely, direct))
 
 
-def _likely(game: Game, cost: Cost) -> Choice:
-    """The offer that is best in the stationary equilibrium, with its cost in the finite game."""
-    payment, rate = likely_offer(game)
+def _judged(offer: tuple[float, float], cost: Cost) -> Choice:
+    """An offer with its cost in the finite game."""
+    payment, rate = offer
     return Choice(payment, rate, cost(payment, rate, FINE), 1)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from dufl.experiment.files import to_json
 from dufl.report.chart_spec import Chart
 from dufl.report.plotly_charts import plotly_figure
@@ -121,6 +119,8 @@ def make_page(title: str, top: Sequence[Block], sections: Sequence[Section]) -> 
         top: the blocks below the heading.
         sections: the rest.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     blocks = [block for section in sections for block in section.blocks]
     charts = [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
     drawn = {chart.name: {**plotly_figure(chart), "csv": chart.to_csv()} for chart in charts}
