@@ -158,3 +158,18 @@ def test_a_callback_stops_the_pilots() -> None:
     game = dufl.Game(clients=dufl.Clients.draw(4, initial_volume=200.0), num_rounds=10)
     experiment = dufl.Experiment(game=game, training=dufl.Training(local_epochs=1))
     assert calibrate(experiment, pilots=8, callbacks=[lambda _: dufl.Action.PAUSE]) is None
+
+
+def test_a_few_trainings_that_no_form_describes_do_not_hide_a_term(tried: list[Candidate]) -> None:
+    """Without outliers, and with three trainings far off the law, the terms that the others show are found."""
+    law = PowerLaw(
+        floor=0.2,
+        volume_weight=0.3,
+        volume_exponent=0.4,
+        staleness_weight=0.12,
+        staleness_exponent=1.5,
+    )
+    made = synthetic(tried, law, 0.002, seed=4)
+    old = sorted(range(len(made)), key=lambda i: made[i].staleness)[-3:]
+    odd = [replace(m, value=m.value + 0.12) if i in old else m for i, m in enumerate(made)]
+    assert fit_laws(made)[0].form.name == fit_laws(odd)[0].form.name == "volume and staleness"

@@ -5,9 +5,9 @@ several starts, and for each of them the floor and the weights are the best non-
 projection with non-negative least squares). Nothing can run away, and no term can have a negative weight.
 Outliers count less: squared residuals beyond 1.35 standard deviations grow linearly (Huber).
 
-The candidates are nested. Each is judged by its error on offers that were left out of its fit. The simplest
-one whose error is within two standard errors of the least is chosen: a term that does not predict is left
-out.
+The candidates are nested. Each is judged by its mean absolute error on offers that were left out of its fit:
+squared errors would be those of the few trainings that no form describes. The simplest form within 10 % of
+the least error is chosen: a term that does not predict is left out.
 
 The memory is chosen first, by how well volume and staleness then describe the measurements.
 """
@@ -32,6 +32,7 @@ STARTS = {VOLUME: (0.2, 0.5, 1.0), STALENESS: (1.0, 4.0), FLOW: (0.3, 1.0)}
 SEARCH = {"xatol": 1e-3, "fatol": 1e-12, "maxiter": 120}
 GRID = {0: 1, 1: 400, 2: 100, 3: 24}  # exponents per term in the bootstrap, by the number of terms
 HUBER = 1.35
+ALLOWED = 1.1  # times the least held-out error, for a simpler form
 BOOTSTRAP, LEVEL = 300, 0.95
 LEAST = 6  # measurements
 
@@ -71,7 +72,7 @@ class Fit:
         law: its parameters.
         rmse: on the measurements it was fitted to.
         heldout_rmse: on offers that were left out.
-        heldout_se: the standard error of the squared held-out error, as an error.
+        heldout_mae: the mean absolute error on offers that were left out.
         r2: on the measurements it was fitted to.
         heldout_r2: on offers that were left out.
         intervals: the 95 % intervals of the parameters; empty for candidates that were not chosen.
@@ -81,7 +82,7 @@ class Fit:
     law: PowerLaw
     rmse: float
     heldout_rmse: float
-    heldout_se: float
+    heldout_mae: float
     r2: float
     heldout_r2: float
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -168,7 +169,7 @@ def judge(form: Form, measurements: Sequence[Measurement], unit: Unit, memory: f
         law,
         rmse=float(np.sqrt(np.mean(residual**2))),
         heldout_rmse=float(np.sqrt(squares.mean())),
-        heldout_se=float(np.sqrt(squares.std(ddof=1) / np.sqrt(len(squares)))),
+        heldout_mae=float(np.abs(missed).mean()),
         r2=_r2(float(np.mean(residual**2)), spread),
         heldout_r2=_r2(float(squares.mean()), spread),
     )
@@ -179,11 +180,10 @@ def _r2(error: float, spread: float) -> float:
 
 
 def choose(fits: Sequence[Fit]) -> Fit:
-    """The simplest form whose held-out error is within two standard errors of the least."""
-    best = min(fits, key=lambda fit: fit.heldout_rmse)
-    allowed = best.heldout_rmse**2 + 2 * best.heldout_se**2
-    good = [fit for fit in fits if fit.heldout_rmse**2 <= allowed]
-    return min(good, key=lambda fit: (fit.form.size, fit.heldout_rmse))
+    """The simplest form whose mean absolute held-out error is nearly the least."""
+    allowed = ALLOWED * min(fit.heldout_mae for fit in fits)
+    good = [fit for fit in fits if fit.heldout_mae <= allowed]
+    return min(good, key=lambda fit: (fit.form.size, fit.heldout_mae))
 
 
 def choose_memory(measurements: Sequence[Measurement], form: Form = REMEMBERING) -> float:
