@@ -1,8 +1,10 @@
-"""Test settings: the same examples on every run, however slow the machine; and the commands as typed."""
+"""Test settings: the same examples on every run, however slow the machine; the order of the files; and the
+commands as typed."""
 
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,6 +13,17 @@ from dufl.cli import main
 
 settings.register_profile("dufl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("dufl")
+
+# Files that take long start first, so that no worker is left alone with one at the end.
+LONG = (
+    "flower/test_flower_deployment.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files: the long ones first, the others as they are."""
+    order = {str(Path(__file__).parent / name): number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(str(item.path), len(order)))
 
 
 @pytest.fixture
