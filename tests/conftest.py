@@ -17,6 +17,21 @@ settings.load_profile("dufl")
 # Files that take long start first, so that no worker is left alone with one at the end.
 LONG = (
     "flower/test_flower_deployment.py",
+    "flower/test_flower_simulation.py",
+    "learning/test_torch_engine.py",
+    "test_packaging.py",
+    "reproduce/test_reproduce.py",
+    "web/test_explore_page.py",
+    "cli/test_fuzz.py",
+    "cli/test_cli.py",
+    "report/test_recorded_runs.py",
+    "cli/test_cli_plugins.py",
+    "learning/test_real_training.py",
+    "docs/test_notebooks.py",
+    "experiment/test_files.py",
+    "experiment/test_untrusted_runs.py",
+    "game/test_leader.py",
+    "data/test_durable.py",
 )
 
 
