@@ -1,5 +1,4 @@
-"""Test settings: the same examples on every run, however slow the machine; the order of the files; and the
-commands as typed."""
+"""Test settings: the same examples on every run, the order of the files, and the commands as typed."""
 
 import os
 import sys
