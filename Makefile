@@ -6,8 +6,10 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-v
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 # One more than cores: many tests wait for processes, servers and browsers.
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# A file's tests run on one worker, which computes what they share once; tests/conftest.py puts long files first.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup run test lint docs browser broker slow dist bench figures reproduction constraints clean
+.PHONY: setup run test lint docs browser broker kernels slow dist bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -58,19 +60,25 @@ browser:
 broker:
 	@tools/mosquitto
 
+# Numba compiles every kernel once; otherwise all test workers would compile them at the same time.
+kernels: $(VENV)/.dev
+	@run=$$(mktemp -d) && $(BIN)/dufl compare --set game.num_rounds=4 --set clients.count=3 --out $$run/run >/dev/null && rm -r $$run
+
 # The rooms whose coverage has a floor; see [tool.coverage] in pyproject.toml.
 MEASURED := tests/game tests/data tests/experiment
 # The tests execute the notebooks, so the site is built without executing them once more.
 # The modules are compiled first: hundreds of tests start a process, and each would compile them again where
-# Python may not write bytecode.
+# Python may not write bytecode. Linear algebra has one thread, because the workers occupy all cores.
+test slow: export OMP_NUM_THREADS = 1
+test slow: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/.dev
 	$(BIN)/python -m compileall -q src tests docs
-	DUFL_DOCS_EXECUTE=0 $(MAKE) --jobs=2 --output-sync lint docs browser broker
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" --cov --cov-report=term $(MEASURED)
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(MEASURED:%=--ignore=%)
+	DUFL_DOCS_EXECUTE=0 $(MAKE) --jobs=2 --output-sync kernels lint docs browser broker
+	$(PYTEST) -m "not slow" --cov --cov-report=term $(MEASURED)
+	$(PYTEST) -m "not slow" $(MEASURED:%=--ignore=%)
 
 slow: $(VENV)/.dev browser broker
-	$(BIN)/pytest -n $(WORKERS) -m slow
+	$(PYTEST) -m slow
 
 # What a release uploads: the sdist, and the wheel built from it.
 dist: $(VENV)/.dev

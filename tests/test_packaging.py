@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -206,6 +207,20 @@ def install(python: Path, *arguments: str) -> None:
     subprocess.run([*pip, "install", "--quiet", *arguments], check=True)
 
 
+def reuse_kernels(installed: Path) -> None:
+    """Give the installed package what Numba compiled for the same source files here.
+
+    Numba accepts it for files with the same time and size. What is missing is compiled again.
+    """
+    for kernel in SOURCE.rglob("*.nb[ic]"):
+        folder = installed / kernel.parent.relative_to(SOURCE)
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(kernel, folder)
+    for module in {path.parent.parent for path in SOURCE.rglob("*.nbi")}:
+        for path in module.glob("*.py"):
+            shutil.copystat(path, installed / path.relative_to(SOURCE))
+
+
 def test_the_readme_works_with_the_wheel(built: Built, environment: Path, tmp_path: Path) -> None:
     """The wheel is installed; its dependencies are those of this interpreter, found by their folders.
 
@@ -215,6 +230,7 @@ def test_the_readme_works_with_the_wheel(built: Built, environment: Path, tmp_pa
     install(environment, "--no-index", "--no-deps", str(built.wheel))
     (packages,) = environment.parent.parent.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
+    reuse_kernels(packages / "dufl")
     (tmp_path / "empty").mkdir()
     run_readme_commands(environment, tmp_path / "empty")
 

@@ -184,14 +184,22 @@ class Deployment:
         """Wait until the run has ended, and return its status."""
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
-            for name in [name for name, process in self.processes.items() if process.poll() is not None]:
-                if name == "superlink" or time.monotonic() - began > ADMISSION:
-                    raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
-                self.start_node(int(name.removeprefix("node-")))  # as a service manager would
-            if time.monotonic() - began > seconds:
-                raise TimeoutError(f"the run is still {status} after {seconds:g} s")
-            time.sleep(4)
+            self.start("run", "flwr", "log", str(run), "here")  # follows the run to its end
+            while self.processes["run"].poll() is None:
+                self.restart_ended(time.monotonic() - began)
+                if time.monotonic() - began > seconds:
+                    raise TimeoutError(f"the run is still {status} after {seconds:g} s")
+                time.sleep(0.2)
+            self.stop("run")
         return status
+
+    def restart_ended(self, elapsed: float) -> None:
+        """Restart nodes that have ended, as a service manager would, in the first seconds of a run."""
+        programs = {name: process for name, process in self.processes.items() if name != "run"}
+        for name in [name for name, process in programs.items() if process.poll() is not None]:
+            if name == "superlink" or elapsed > ADMISSION:
+                raise RuntimeError(f"{name} has ended:\n{self.log(name)}")
+            self.start_node(int(name.removeprefix("node-")))
 
     # ----- commands
 

@@ -174,6 +174,36 @@ def test_plan_and_certificate_have_the_same_bits_on_any_number_of_cores() -> Non
     assert len(digests) == 1
 
 
+THREADS = """
+from threadpoolctl import threadpool_info
+from dufl.game.search import FINE, Choice, Square, minimize
+
+def cost(payment, rate, tolerance):
+    if tolerance == FINE:
+        used.append({pool["filepath"]: pool["num_threads"] for pool in threadpool_info()})
+    return (payment - 3) ** 2 + (rate - 0.5) ** 2 + payment
+
+used = []
+minimize(cost, Square((0, 10), (0, 1)), Choice(1, 1, cost(1, 1, 0), 1), 1.0)
+print(len(used), min(map(len, used)), max(max(pools.values()) for pools in used))
+"""
+
+
+def test_the_search_runs_linear_algebra_on_one_thread() -> None:
+    """Also that of SciPy, which has a library of its own: on systems this small, threads only wait."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2"),
+    )
+    evaluations, libraries, threads = map(int, done.stdout.split())
+    assert evaluations > 10
+    assert libraries >= 1
+    assert threads == 1
+
+
 @pytest.mark.slow
 def test_a_million_clients() -> None:
     plan = solve(large_game(1_000_000))

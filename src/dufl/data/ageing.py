@@ -17,7 +17,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from scipy.special import ndtri
 
 from dufl.data.samples import Features
 from dufl.inputs import Count, Inputs, NonNegative, Positive
@@ -119,6 +118,8 @@ def aligned(size: int) -> npt.NDArray[np.float32]:
 @cache
 def _normal() -> npt.NDArray[np.float32]:
     """Equally likely values of the standard normal distribution, scaled to variance one."""
+    from scipy.special import ndtri
+
     steps = ndtri((np.arange(STEPS) + 0.5) / STEPS)
     return np.asarray(steps / steps.std(), dtype=np.float32)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.signedinteger]
 
 SHUFFLED = 100  # distances of shuffled periods, at least
 QUANTILE = 0.95
@@ -48,36 +49,46 @@ def measure_distances(parts: Sequence[Matrix], generator: np.random.Generator) -
     pool = np.concatenate(parts).reshape(len(parts), len(parts[0]), -1)
     flat = pool.reshape(-1, pool.shape[2])
     varying = np.flatnonzero(flat.min(axis=0) != flat.max(axis=0))
-    orders = [generator.permutation(len(flat)) for _ in range(-(-SHUFFLED // (2 * len(parts) - 3)))]
-    sums, shuffled = np.zeros((2, len(parts))), np.zeros((len(orders), 2, len(parts)))
+    shuffles = -(-SHUFFLED // (2 * len(parts) - 3))
+    orders = np.array([generator.permutation(len(flat)) for _ in range(shuffles)])
+    sums, shuffled = np.zeros((2, len(parts))), np.zeros((shuffles, 2, len(parts)))
     for feature in varying:
-        values = flat[:, feature]
-        sums += _statistics(values.reshape(len(parts), -1))
-        for n, order in enumerate(orders):
-            shuffled[n] += _statistics(values[order].reshape(len(parts), -1))
+        ranks = np.unique(flat[:, feature], return_inverse=True)[1].astype(np.int32)
+        sums += _statistics(ranks.reshape(1, len(parts), -1))[0]
+        shuffled += _statistics(ranks[orders].reshape(shuffles, len(parts), -1))
     number = max(len(varying), 1)
     null = np.concatenate([shuffled[:, 0, 1:].ravel(), shuffled[:, 1, 2:].ravel()]) / number
     return Distances(sums[0] / number, sums[1] / number, float(np.quantile(null, QUANTILE)))
 
 
-def kolmogorov_smirnov(first: npt.NDArray[np.float32], second: npt.NDArray[np.float32]) -> float:
-    """The largest difference between the shares of two sorted samples that are at most some value.
+def kolmogorov_smirnov(first: Ranks, second: Ranks) -> Floats:
+    """The largest difference between the shares of two samples that are at most some value.
 
-    >>> one = np.array([1, 2, 3, 4], np.float32)
-    >>> kolmogorov_smirnov(one, one), kolmogorov_smirnov(one, one + 1), kolmogorov_smirnov(one, one + 9)
-    (0.0, 0.25, 1.0)
+    Args:
+        first: the values of a sample along the last axis: integers, because only their order counts.
+        second: those of the other sample.
+
+    >>> one = np.array([1, 2, 3, 4])
+    >>> [float(kolmogorov_smirnov(one, one + more)) for more in (0, 1, 9)]
+    [0.0, 0.25, 1.0]
     """
-    # The difference is largest at a value of either sample. Equal values count together.
-    values = np.concatenate([first, second])
-    shares = [np.searchsorted(ordered, values, "right") / len(ordered) for ordered in (first, second)]
-    return float(np.abs(shares[0] - shares[1]).max())
+    m, n = first.shape[-1], second.shape[-1]
+    keys = np.concatenate([2 * first, 2 * second + 1], axis=-1)  # a key is odd if it is of the second
+    keys.sort(axis=-1)
+    difference = np.abs(np.cumsum(np.array([n, -m], keys.dtype)[keys & 1], axis=-1))  # times m·n
+    keys >>= 1
+    difference[..., :-1] *= keys[..., :-1] != keys[..., 1:]  # equal values count together, at the last one
+    return np.asarray(difference.max(axis=-1) / (m * n))
 
 
-def _statistics(periods: npt.NDArray[np.float32]) -> Floats:
-    """The distances of one feature from the first period and from the previous one."""
-    ordered = np.sort(periods, axis=1)
-    result = np.zeros((2, len(ordered)))
-    for t in range(1, len(ordered)):
-        result[0, t] = kolmogorov_smirnov(ordered[0], ordered[t])
-        result[1, t] = result[0, 1] if t == 1 else kolmogorov_smirnov(ordered[t - 1], ordered[t])
+def _statistics(ranks: Ranks) -> Floats:
+    """The distances of one feature from the first period and from the previous one.
+
+    `ranks` is of shape (orders, periods, samples), the result of shape (orders, 2, periods).
+    """
+    result = np.zeros((len(ranks), 2, ranks.shape[1]))
+    for t in range(1, ranks.shape[1]):
+        now = ranks[:, t]
+        result[:, 0, t] = kolmogorov_smirnov(ranks[:, 0], now)
+        result[:, 1, t] = result[:, 0, 1] if t == 1 else kolmogorov_smirnov(ranks[:, t - 1], now)
     return result

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from dufl.errors import DuflError, InputError
 from dufl.game.client import total_response
@@ -22,6 +21,7 @@ from dufl.game.mean_field import SMALLEST, find_equilibrium, price_of
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
+from dufl.game.threads import one_thread
 from dufl.game.utility import server_cost
 
 TYPES = 4  # of clients in the server's model
@@ -205,6 +205,8 @@ def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Cli
     Without trimming, Σ_k D_k(0) is in every answer. With it, an answer in round 0 is at most what the clients
     hold. What they hold is one more unknown, and at least the largest of these answers.
     """
+    from scipy.optimize import least_squares
+
     first = history[-1][1][0]
     trim, size = history[-1][0].trim_start, types.size
     start = np.log(np.concatenate([types.collection_cost, np.maximum(types.training_cost, 1e-12)]))
@@ -229,4 +231,5 @@ def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Cli
         misfits = [announcement.response(clients) / answer - 1 for announcement, answer in history]
         return np.concatenate([*misfits, 1e-4 * (logs - start)])  # of equally good fits, the nearest
 
-    return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(low, high)).x)
+    with one_thread():
+        return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(low, high)).x)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dufl.game.dynamics import Array
+from dufl.game.threads import one_thread
 from dufl.inputs import Interval
 
 Cost = Callable[[float, float, float], float]  # (payment, conservation_rate, tolerance) → cost
@@ -156,14 +157,15 @@ def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] 
     depth = start.cost
     if not 0 < depth < np.inf:
         return start
-    result = minimize(
-        lambda p: cost(*square.point(p[0], p[1]), FINE) / depth,
-        np.array(at or square.coordinates(start.payment, start.conservation_rate)),
-        jac="2-point",
-        method="L-BFGS-B",
-        bounds=[(0, 1), (0, 1)],
-        options={"finite_diff_rel_step": 1e-5, "ftol": 1e-12, "gtol": 1e-7},
-    )
+    with one_thread():
+        result = minimize(
+            lambda p: cost(*square.point(p[0], p[1]), FINE) / depth,
+            np.array(at or square.coordinates(start.payment, start.conservation_rate)),
+            jac="2-point",
+            method="L-BFGS-B",
+            bounds=[(0, 1), (0, 1)],
+            options={"finite_diff_rel_step": 1e-5, "ftol": 1e-12, "gtol": 1e-7},
+        )
     reached = square.point(float(result.x[0]), float(result.x[1]))
     return Choice(*reached, float(result.fun) * depth, start.evaluations + result.nfev)
 

@@ -40,4 +40,6 @@ def one_thread() -> AbstractContextManager[Any]:
 
 @cache
 def _controller() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  # SciPy has a BLAS of its own, which must be loaded to be limited
+
     return ThreadpoolController()
