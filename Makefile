@@ -77,8 +77,8 @@ test: $(VENV)/.dev
 	$(PYTEST) -m "not slow" --cov --cov-report=term $(MEASURED)
 	$(PYTEST) -m "not slow" $(MEASURED:%=--ignore=%)
 
-slow: $(VENV)/.dev browser broker
-	$(PYTEST) -m slow
+slow: $(VENV)/.dev kernels browser broker
+	$(BIN)/pytest -n $(WORKERS) -m slow
 
 # What a release uploads: the sdist, and the wheel built from it.
 dist: $(VENV)/.dev
