@@ -161,15 +161,12 @@ def test_a_callback_stops_the_pilots() -> None:
 
 
 def test_a_few_trainings_that_no_form_describes_do_not_hide_a_term(tried: list[Candidate]) -> None:
-    """Without outliers, and with three trainings far off the law, the terms that the others show are found."""
+    """Two trainings far off the law; the volume, whose term is small, is still found in the others."""
     law = PowerLaw(
-        floor=0.2,
-        volume_weight=0.3,
-        volume_exponent=0.4,
-        staleness_weight=0.12,
-        staleness_exponent=1.5,
+        floor=0.2, volume_weight=0.3, volume_exponent=0.4, staleness_weight=0.12, staleness_exponent=1.5
     )
     made = synthetic(tried, law, 0.002, seed=4)
-    old = sorted(range(len(made)), key=lambda i: made[i].staleness)[-3:]
-    odd = [replace(m, value=m.value + 0.12) if i in old else m for i, m in enumerate(made)]
-    assert fit_laws(made)[0].form.name == fit_laws(odd)[0].form.name == "volume and staleness"
+    odd = np.random.default_rng(4).choice(len(made), 2, replace=False)
+    for shift in (-0.1, 0.1):
+        moved = [replace(m, value=m.value + shift) if i in odd else m for i, m in enumerate(made)]
+        assert fit_laws(moved)[0].form.name == "volume and staleness"
