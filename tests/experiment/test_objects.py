@@ -309,7 +309,7 @@ def test_a_run_in_memory_is_saved_as_one_that_was_written(tmp_path: Path) -> Non
 
 LATE = (
     *("dufl.report.figures:plot_plan", "dufl.report.figures:plot_run", "dufl.report.figures:plot_comparison"),
-    *("dufl.report.tables:plan_html", "dufl.report.tables:run_html", "dufl.experiment.frames:plan_frame"),
+    *("dufl.report.plan_table:plan_html", "dufl.report.tables:run_html", "dufl.experiment.frames:plan_frame"),
     *("dufl.experiment.plan_directory:write_plan", "dufl.experiment.plan_directory:read_plan"),
     *("dufl.experiment.endless_directory:write_endless", "dufl.report.endless_table:endless_html"),
 )

@@ -15,8 +15,9 @@ from dufl.experiment.train import Run, train
 from dufl.report.chart_spec import Chart
 from dufl.report.figures import COLUMN, figure_of, plot_comparison, plot_plan, plot_run, save
 from dufl.report.plan_charts import cost_chart, sweep_charts, trajectory_charts, utility_chart
+from dufl.report.plan_table import plan_html
 from dufl.report.plotly_charts import plotly_figure
-from dufl.report.tables import plan_html, run_html
+from dufl.report.tables import run_html
 from loading import load
 
 

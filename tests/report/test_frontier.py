@@ -20,9 +20,10 @@ from dufl.experiment.train import Run, train
 from dufl.game.prediction import Prediction
 from dufl.report.figures import COLUMN, plot_plan, write_plan_figures
 from dufl.report.frontier import frontier_chart
+from dufl.report.plan_table import plan_html, plan_table
 from dufl.report.plotly_charts import plotly_figure
 from dufl.report.predictions import outcome_sentence
-from dufl.report.tables import plan_html, plan_table, run_html, run_table
+from dufl.report.tables import run_html, run_table
 from dufl.report.training_report import write_report
 from loading import load
 from measured import measured_law

@@ -87,7 +87,6 @@ def plan(
     from dufl.experiment.files import to_json
     from dufl.experiment.output import PLAN, check_output
     from dufl.experiment.planning import baseline_of, has_baseline, offered, summary
-    from dufl.experiment.remaining import remaining_summary
     from dufl.game.robust import check_robust
 
     check_source(file, source, rounds)
@@ -128,13 +127,16 @@ def plan(
                 force=force,
             )
     if json:
-        facts = remaining_summary(rest, choice) if rest else {}
+        facts = {}
+        if rest:
+            from dufl.experiment.remaining import remaining_summary
+
+            facts = remaining_summary(rest, choice)
         if plan.prediction and "accuracy" in aim:
             facts["missed_by"] = plan.prediction.missing(aim["accuracy"])
         typer.echo(to_json(summary(plan, baseline) | facts), nl=False)
         return
-    from dufl.report.tables import plan_table
-    from dufl.report.tracking import remaining_text
+    from dufl.report.plan_table import plan_table
 
     output = console()
     output.print(plan_table(plan, baseline))
@@ -142,6 +144,8 @@ def plan(
         said = f"{aim['accuracy']:g} is not reached with 90 % confidence: the best plan misses it by"
         output.print(f"an accuracy of {said} {100 * missed:.1f} points", soft_wrap=True)
     if rest:
+        from dufl.report.tracking import remaining_text
+
         output.print(remaining_text(rest, choice), soft_wrap=True)
     if out:
         output.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

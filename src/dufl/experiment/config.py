@@ -32,7 +32,6 @@ from dufl.game.robust import check_robust
 from dufl.game.search import Progress
 from dufl.inputs import Inputs
 from dufl.learning.policies import POLICIES, Planned, is_policy
-from dufl.learning.replanning import check_replanning
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, check_spec, describe
 
@@ -177,6 +176,8 @@ class Experiment(Inputs):
     def check_replanning(self) -> None:
         """Raise an error if `leader.replan_every` is given and a training cannot be planned again."""
         if self.leader.replan_every is not None:
+            from dufl.learning.replanning import check_replanning
+
             check_replanning(self.leader.replan_every, self.policy, self.game)
 
     def for_goal(self, goals: Mapping[str, float] | None = None) -> Self:

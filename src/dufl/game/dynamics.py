@@ -13,6 +13,7 @@ Rounds are the first axis of every array; clients, where there are any, the seco
 
 from itertools import accumulate
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -50,14 +51,20 @@ def staleness(volume: Array, conservation_rate: float, initial_staleness: npt.Ar
     held, conserved = volume[1:], conservation_rate * volume[:-1]
     share = np.divide(conserved, held, out=np.zeros_like(held), where=held > 0)
     np.minimum(share, 1.0, out=share)
+    if volume.ndim == 1:
+        return _ages(share, float(np.asarray(initial_staleness)))
     start = np.broadcast_to(np.asarray(initial_staleness, dtype=np.float64), volume.shape[1:])
-    single = volume.ndim == 1  # floats are faster than arrays with one element
-    rows = accumulate(
-        share.tolist() if single else share,
-        lambda aged, kept: 1 + kept * aged,
-        initial=float(start) if single else start,
-    )
-    return np.array(list(rows))
+    return np.array(list(accumulate(share, lambda aged, kept: 1 + kept * aged, initial=start)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _ages(share: Array, start: float) -> Array:
+    """S(t) = 1 + share·S(t−1) of one buffer."""
+    ages = np.empty(share.size + 1)
+    ages[0] = start
+    for t in range(share.size):
+        ages[t + 1] = 1 + share[t] * ages[t]
+    return ages
 
 
 def general_staleness(

@@ -221,7 +221,7 @@ class Plan:
         return late("dufl.report.figures:plot_plan")(self, kind, **options)
 
     def _repr_html_(self) -> str:
-        return str(late("dufl.report.tables:plan_html")(self))
+        return str(late("dufl.report.plan_table:plan_html")(self))
 
     def summary(self) -> dict[str, Any]:
         """The plan as plain Python numbers and lists."""
