@@ -10,7 +10,7 @@ import numpy as np
 import tomli_w
 
 from dufl.calibration.course import course_of
-from dufl.calibration.fit import Fit, fit_laws
+from dufl.calibration.fit import LEAST, Fit, fit_laws
 from dufl.calibration.measurements import (
     RECORDED,
     SIMULATED,
@@ -21,7 +21,7 @@ from dufl.calibration.measurements import (
     left_out,
     measure,
 )
-from dufl.calibration.pilots import informative
+from dufl.calibration.pilots import Pilot, informative, promising
 from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.data.replay import Replay
@@ -37,6 +37,7 @@ from dufl.late import late
 from dufl.learning.federation import Record
 
 PILOTS = 24
+SPREAD = 2 / 3  # of the pilots are spread; the others follow the law that was fitted to these
 SEEDS = 4  # that pilots take in turn, so that the law predicts other seeds too
 GOOD, FAIR = 0.8, 0.5  # held-out R²
 MARGIN = 1.1  # of the largest staleness that was tried
@@ -242,33 +243,42 @@ def calibrate(
     dataset = chosen.data.load()
     plain = chosen.replace(game=chosen.game.replace(loss=None)).fitted(dataset)
     recorded = isinstance(dataset, Recording)
+    regression = isinstance(dataset, Recording) and dataset.task == "regression"
+    unit: Metric = metric or ("rmse" if regression else "error")
     supply = _supply(plain, dataset)
-    chosen_pilots = informative(plain.game, pilots, RECORDED if recorded else SIMULATED, supply)
-    if len(chosen_pilots) < pilots:
+    first = max(min(LEAST, pilots), round(SPREAD * pilots))
+    late = RECORDED if recorded else SIMULATED
+    spread = informative(plain.game, first, late, supply)
+    if len(spread) < first:
         raise InputError.of(
             "pilots", "possible: no offer in payment_range and conservation_range can be tried", pilots
         )
-    regression = isinstance(dataset, Recording) and dataset.task == "regression"
-    unit: Metric = metric or ("rmse" if regression else "error")
-    runs = []
-    for index, pilot in enumerate(chosen_pilots):
-        game, offer = pilot.game(plain.game), pilot.offer
+    runs: list[Run] = []
+
+    def tried(pilot: Pilot) -> bool:
+        """Train one pilot; False if a callback paused it."""
+        index, game, offer = len(runs), pilot.game(plain.game), pilot.offer
         plan = equilibrium(game, payment=offer.payment, conservation_rate=offer.conservation_rate)
-
-        def watch(record: Record, index: int = index, offer: Offer = offer) -> None:
-            on_pilot(index, offer, record)
-
+        seed = plain.training.seed + (index + index // 2) % SEEDS  # all of them for both starts
         run = train(
-            plain.planned_once().replace(game=game, policy=plan, seed=plain.training.seed + index % SEEDS),
+            plain.planned_once().replace(game=game, policy=plan, seed=seed),
             out=None if out is None else Path(out) / f"pilot-{index:02d}",
             resume=out is not None,
             dataset=dataset,
-            callbacks=[watch, *callbacks],
+            callbacks=[lambda record: on_pilot(index, offer, record), *callbacks],
         )
-        if not run.finished:
-            return None
         runs.append(run)
-    return fit_runs(runs, unit, plain, supply=supply)
+        return run.finished
+
+    if not all(map(tried, spread)):
+        return None
+    so_far = fit_runs(runs, unit, plain, supply=supply)
+    if pilots > first:
+        paid = [pilot.offer.payment for pilot in spread]
+        if not all(map(tried, promising(so_far.calibrated().game, pilots - first, late, paid))):
+            return None
+        return fit_runs(runs, unit, plain, supply=supply)
+    return so_far
 
 
 def fit_runs(

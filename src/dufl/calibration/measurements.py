@@ -21,6 +21,7 @@ from dufl.game.loss import PowerLaw, scarcity_of
 Array = npt.NDArray[np.float64]
 Metric = Literal["error", "loss", "rmse"]
 SIMULATED, RECORDED = 0.8, 0.2  # the share of the rounds that is left out
+COUNTED = 0.25  # of the range of all values: a measurement that is worse by this much counts half
 MEMORIES = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the rounds: the memories that are compared
 
 
@@ -36,6 +37,7 @@ class Measurement:
         staleness: the mean age of the samples in the late rounds.
         value: the mean of the metric over the late rounds.
         final: the metric in the last round.
+        first_volume: the samples per client in the first round.
         remembered: the mean of N/D(t) over the late rounds by memory, in rounds; the present volume alone if
             it is empty.
     """
@@ -47,6 +49,7 @@ class Measurement:
     staleness: float
     value: float
     final: float
+    first_volume: float = 0.0
     remembered: Mapping[float, float] = field(default_factory=dict)
 
     @property
@@ -90,6 +93,7 @@ def measure(run: Run, metric: Metric = "error", conservation_rate: float | None 
         staleness=float(ages.mean()),
         value=float(values[known].mean()),
         final=_value(run.records[-1], metric),
+        first_volume=run.records[0].total_volume / run.experiment.game.clients.size,
         remembered=remembered,
     )
 
@@ -114,3 +118,22 @@ def columns(measurements: Sequence[Measurement], memory: float = 0.0) -> tuple[A
     rows = [(m.scarcity_with(memory), m.staleness, m.value) for m in measurements]
     scarcity, staleness, value = np.array(rows, np.float64).T
     return scarcity, staleness, value
+
+
+def relevance(measurements: Sequence[Measurement]) -> Array:
+    """How much each measurement counts in a fit, from 0 to 1: less if nobody would make its offer.
+
+    A training that is worse than another one, which paid no more and began with no more samples, was at an
+    offer that no plan will choose. It counts 1/(1 + (x/c)²) if it is worse by x, where c is a quarter of the
+    range of all values.
+
+    >>> cheap, good, bad = ((1.0, 0.3), (2.0, 0.1), (2.5, 0.5))
+    >>> made = [Measurement(paid, 0.5, 0, 0.01, 2.0, value, value) for paid, value in (cheap, good, bad)]
+    >>> relevance(made).round(2).tolist()
+    [1.0, 1.0, 0.06]
+    """
+    value = np.array([m.value for m in measurements])
+    spent = np.array([(m.payment, m.first_volume) for m in measurements])
+    no_dearer = (spent[None, :] <= spent[:, None] * (1 + 1e-9)).all(axis=2)
+    worse = value - np.where(no_dearer, value, np.inf).min(axis=1)
+    return np.asarray(1 / (1 + (worse / max(COUNTED * float(np.ptp(value)), 1e-12)) ** 2))

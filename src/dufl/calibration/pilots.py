@@ -1,4 +1,4 @@
-"""Which offers to try: those whose results are hardest to predict from the others.
+"""Which offers to try: first those whose results are hardest to predict from the others, then promising ones.
 
 In the stationary state an offer (R, θ) is a point (N/D, S). A plain grid of points wastes trainings. So do
 offers that are optimal for one form of the law: D-optimality puts nearly all of them at the extremes, where
@@ -6,18 +6,24 @@ no form is exact. So the error is seen as a smooth function of log N/D and log S
 offers are added one by one, each the candidate with the largest variance given those before it: first the
 extremes, then the gaps between them.
 
+A third of the pilots comes after a first fit, at offers that plans would make by it: several payments, each
+with the conservation rate that the law so far finds best. So the final law is checked, and right, where it is
+used.
+
 Every second pilot begins with all that the clients have, as a plan does by default. The others begin with
 what clients hold in the stationary state of their offer, as with `trim_start`. Both kinds together show what
 the model remembers of its first rounds.
 
-Candidates are spread by what they buy and not by what they cost: volumes per client from a few samples to
+Pilots are spread by what they buy and not by what they cost: volumes per client from a few samples to
 the initial volume, or to what a recording can fill, and conservation rates from 0 to nearly 1. The payment
 follows from the stationary equilibrium. Payments far beyond what the paper's bound asks for are left out:
 nobody will plan with them, and they would draw the law away from those that matter.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +31,7 @@ import numpy.typing as npt
 from dufl.game.dynamics import staleness
 from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Game, Offer
+from dufl.game.prediction import most_accurate
 from dufl.game.stationary import likely_offer, response, total_volume
 
 Array = npt.NDArray[np.float64]
@@ -39,8 +46,8 @@ NOISE = 0.01  # the variance of a training, relative to that of the function
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """An offer, and the scarcity and staleness that it leads to in the late rounds.
+class Pilot:
+    """A training that measures the loss law, and the scarcity and staleness that its late rounds will have.
 
     Attributes:
         offer: (R, θ).
@@ -59,9 +66,21 @@ class Candidate:
         return steady_start(game, self.offer) if self.steady else game
 
 
+def pilot_at(game: Game, offer: Offer, measured_from: float, steady: bool = True) -> Pilot:
+    """The pilot with an offer, measured after a share of the rounds."""
+    begun = (steady_start(game, offer) if steady else game).clients
+    payment, rate, first = offer.payment, offer.conservation_rate, int(measured_from * game.num_rounds)
+    total = find_equilibrium(
+        begun, game.num_rounds, payment, rate, tolerance=1e-4, trim_start=game.trims
+    ).total_volume
+    aged = staleness(total, rate, begun.initial_mean_staleness)
+    scarcity = game.clients.num_clients / total[first:]
+    return Pilot(offer, float(np.mean(scarcity)), float(np.mean(aged[first:])), steady)
+
+
 def candidates(
     game: Game, measured_from: float, supply: float = math.inf, steady: bool = True
-) -> list[Candidate]:
+) -> list[Pilot]:
     """Offers over all volumes and rates that are worth a training.
 
     Left out are offers with which buffers hold mostly first samples in the late rounds.
@@ -72,7 +91,7 @@ def candidates(
         measured_from: the share of the rounds after which is measured.
         supply: the number of samples per client and round that exist.
     """
-    clients, first = game.clients, int(measured_from * game.num_rounds)
+    clients = game.clients
     largest = owned = clients.initial_total / clients.num_clients
     if math.isfinite(supply):
         largest = max(owned, supply / (1 - RATES[-1]))
@@ -88,14 +107,9 @@ def candidates(
             if not FEWEST_COLLECTED <= collected <= supply or not low <= payment <= high:
                 continue
             offer = Offer(payment=float(payment), conservation_rate=rate)
-            begun = (steady_start(game, offer) if steady else game).clients
-            total = find_equilibrium(
-                begun, game.num_rounds, payment, rate, tolerance=1e-4, trim_start=game.trims
-            ).total_volume
-            aged = staleness(total, rate, begun.initial_mean_staleness)
-            point = float(np.mean(clients.num_clients / total[first:])), float(np.mean(aged[first:]))
-            if point[1] <= OLDEST * game.num_rounds:
-                found.append(Candidate(offer, *point, steady))
+            pilot = pilot_at(game, offer, measured_from, steady)
+            if pilot.staleness <= OLDEST * game.num_rounds:
+                found.append(pilot)
     return found
 
 
@@ -111,7 +125,7 @@ def steady_start(game: Game, offer: Offer) -> Game:
     return game.replace(clients=clients.holding(np.minimum(clients.initial_volume, steady)))
 
 
-def informative(game: Game, count: int, measured_from: float, supply: float = math.inf) -> list[Candidate]:
+def informative(game: Game, count: int, measured_from: float, supply: float = math.inf) -> list[Pilot]:
     """`count` pilot trainings; the first ones are the most informative."""
     steady = candidates(game, measured_from, supply)
     full = [] if game.trims else candidates(game, measured_from, supply, steady=False)
@@ -130,7 +144,28 @@ def informative(game: Game, count: int, measured_from: float, supply: float = ma
     return [offered[index] for index in chosen]
 
 
-def _covariance(offered: list[Candidate]) -> Array:
+def promising(game: Game, count: int, measured_from: float, paid: Sequence[float]) -> list[Pilot]:
+    """`count` pilot trainings at offers that plans would make by the game's loss law.
+
+    Args:
+        game: with the law that was fitted so far, and the ranges in which it holds.
+        count: the number of trainings.
+        measured_from: the share of the rounds after which is measured.
+        paid: the payments that were tried.
+    """
+    starts = (True,) if game.trims else (True, False)
+    parts = math.ceil(count / len(starts))
+    low, high = np.log([min(paid), max(paid)])
+    payments = np.exp(low + (high - low) * (np.arange(parts) + 0.5) / parts).tolist()
+    found = []
+    for payment, steady in product(payments, starts):
+        rate = most_accurate(game.replace(trim_start=steady), payment)
+        offer = Offer(payment=payment, conservation_rate=rate)
+        found.append(pilot_at(game, offer, measured_from, steady))
+    return found[:count]
+
+
+def _covariance(offered: list[Pilot]) -> Array:
     """The covariance of the results of all candidates before any training."""
     points = np.log([(c.scarcity, c.staleness) for c in offered])
     scaled = (points - points.min(axis=0)) / (SMOOTH * np.maximum(np.ptp(points, axis=0), 1e-9))
