@@ -113,6 +113,31 @@ def test_the_size_follows_the_plan_to_half_a_sample(
     assert plan.step(0, 0) == (0, plan.size[1])  # a stream that fell short is made up for
 
 
+@pytest.mark.parametrize("theta", [0.0, 0.3, 0.8, 0.95])
+@pytest.mark.parametrize("supply", [1, 2, 7])
+def test_samples_grow_no_older_than_planned_if_a_stream_falls_short(theta: float, supply: int) -> None:
+    """A plan for 200 samples and a stream with a few per round: what exists is conserved at the rate θ."""
+    rounds = 400
+    plan = integer_plan(np.full(rounds, 200.0), theta)
+    held, ages, volumes = 0, 0.0, []
+    for t in range(rounds - 1):
+        keep, wanted = plan.step(t, held)
+        assert keep <= held
+        assert wanted == 200 - keep
+        total = ages * keep / held + keep if held else 0.0
+        held = keep + min(wanted, supply)
+        ages = total + min(wanted, supply)
+        volumes.append((held, ages))
+    late = np.array(volumes[100:])
+    assert late[:, 0].mean() == pytest.approx(supply / (1 - theta), rel=0.1)
+    assert late[:, 1].sum() / late[:, 0].sum() == pytest.approx(1 / (1 - theta), rel=0.1)
+
+
+def test_a_plan_that_keeps_everything_does_so_if_a_stream_falls_short() -> None:
+    plan = integer_plan([10.0, 20.0, 30.0], 1.0)
+    assert plan.step(1, 13) == (13, 17)
+
+
 SCHEDULES = {
     "steady": np.full(15, 23.4),
     "bursts": np.tile([0.0, 0.0, 70.2], 5),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dufl.errors import InputError
 
 Integers = npt.NDArray[np.int64]
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,14 @@ class IntegerPlan:
     def step(self, round: int, size: int) -> tuple[int, int]:
         """The numbers of samples to keep and to collect in a round if the buffer stores `size`.
 
-        If it stores fewer than planned, because a stream fell short, the difference is collected too.
+        If it stores fewer than planned, because a stream fell short, it conserves the same fraction of what it
+        has, so that its samples do not grow older than planned. The difference is collected too. The fraction
+        is rounded up or down by the golden ratio, which is right on average over any few rounds.
         """
-        keep = min(int(self.keep[round]), size)
+        keep, planned = int(self.keep[round]), int(self.size[round])
+        if size < planned:
+            keep = math.floor(keep * size / planned + (round * GOLDEN) % 1)
+        keep = min(keep, size)
         return keep, int(self.size[round + 1]) - keep
 
 
