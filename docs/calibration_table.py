@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ OUT = HERE.parent / "runs" / "calibration"
 DATA = os.environ.get("DUFL_DATA", str(HERE.parents[1] / "shared" / "data"))
 PAYMENTS = (2.0, 10.0, 53.0)
 RATES = (0.0, 0.3, 0.5, 0.7, 0.85, 0.92, 0.95, 0.97, 0.985)
-SEEDS = (11, 12)  # none of a pilot
+SEEDS = (21, 22)  # none of a pilot
 LOGISTIC = {"training.local_epochs": 5}
 RECORDED = {"clients.count": 10, "training.local_epochs": 5, "training.learning_rate": 0.05}
 CNN = {
@@ -54,11 +54,18 @@ class Task:
     rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = SEEDS
     payments: tuple[float, ...] = PAYMENTS
+    tested: int | None = None  # test samples; None for all
 
     def experiment(self) -> dufl.Experiment:
         """The experiment before its calibration."""
         data = {"data.dataset": self.dataset, "data.data_dir": DATA}
-        return dufl.Experiment.from_toml(changes=data | self.changes)
+        experiment = dufl.Experiment.from_toml(changes=data | self.changes)
+        if self.tested is None:
+            return experiment
+        samples = experiment.data.load()
+        assert isinstance(samples, Dataset)
+        part = replace(samples, test=samples.test.take(slice(self.tested)))
+        return experiment.replace(data=experiment.data.replace(dataset=part))
 
 
 TASKS = {
@@ -70,7 +77,7 @@ TASKS = {
     "weather": Task("weather", RECORDED),
     "elec2": Task("elec2", RECORDED),
     "keystroke": Task("keystroke", RECORDED),
-    "cifar10, CNN": Task("cifar10", CNN, 12, (0.0, 0.5, 0.8, 0.92), (11,), (10.0, 53.0)),
+    "cifar10, CNN": Task("cifar10", CNN, 12, (0.0, 0.5, 0.8, 0.92), (21,), (10.0, 53.0), 2000),
 }
 
 

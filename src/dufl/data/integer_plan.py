@@ -36,9 +36,9 @@ class IntegerPlan:
     def step(self, round: int, size: int) -> tuple[int, int]:
         """The numbers of samples to keep and to collect in a round if the buffer stores `size`.
 
-        If it stores fewer than planned, because a stream fell short, it conserves the same fraction of what it
-        has, so that its samples do not grow older than planned. The difference is collected too. The fraction
-        is rounded up or down by the golden ratio, which is right on average over any few rounds.
+        If it stores fewer than planned, because a stream fell short, it conserves the same fraction of what
+        it has, so that its samples do not grow older than planned. The difference is collected too. The
+        fraction is rounded up or down by the golden ratio, which is right on average over any few rounds.
         """
         keep, planned = int(self.keep[round]), int(self.size[round])
         if size < planned:
