@@ -12,14 +12,15 @@ from rich.text import Text
 
 from dufl.formatting import count, money, number, percent
 from dufl.game.dynamics import Array, collection
+from dufl.game.endless import StationaryPlan
 from dufl.game.plan import Plan
-from dufl.report.endless_table import endless_rows
 from dufl.report.participation import participation_rows
 from dufl.report.plan_charts import TERMS
 from dufl.report.predictions import cost_label, headline_part, prediction_rows
 from dufl.report.uncertainty import uncertainty_rows
 
 Rows = list[tuple[str, str]]
+NOTICEABLE = 0.01  # the relative difference from which on the endless offer is shown
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
@@ -36,7 +37,7 @@ def plan_table(plan: Plan, baseline: Plan | None = None) -> RenderableType:
         parts.append((f"Uncertainty: {plan.robustness.laws} plausible loss laws", uncertainty_rows(plan)))
         advice.append(Text(plan.robustness.advice))
     parts.append(("Solution quality", _quality_rows(plan)))
-    tables = [_two_columns(title, rows) for title, rows in parts]
+    tables = [two_columns(title, rows) for title, rows in parts]
     return Group(Text(_plan_headline(plan), style="bold"), *tables, *advice, _plan_lines(plan))
 
 
@@ -70,7 +71,21 @@ def _server_rows(plan: Plan, baseline: Plan | None) -> Rows:
     if baseline is not None:
         rows.append(("cost of Algorithm 1", _against(baseline.server_cost, cost.total)))
         rows.append(("payment of Algorithm 1", _against(baseline.payment, plan.payment)))
-    return [*rows, *endless_rows(plan)]
+    return [*rows, *_endless_rows(plan)]
+
+
+def _endless_rows(plan: Plan) -> Rows:
+    """What the server would offer if the service did not end; empty if that is nearly the same."""
+    offer = plan.endless_offer
+    if offer is None:
+        return []
+    payment = abs(offer.payment - plan.payment) > NOTICEABLE * max(offer.payment, plan.payment)
+    rate = abs(offer.conservation_rate - plan.conservation_rate) > NOTICEABLE
+    if not (payment or rate):
+        return []
+    return [
+        ("offer for an endless service, R and θ", f"{money(offer.payment)}, {offer.conservation_rate:.4f}")
+    ]
 
 
 def term_rows(values: Any) -> Rows:
@@ -83,13 +98,13 @@ def _client_rows(plan: Plan) -> Rows:
     negative = int((outcome.utility < 0).sum())
     rounds, volume = plan.game.num_rounds, plan.total_volume / plan.game.clients.num_clients
     return [
-        ("collected per client and round", _spread(outcome.collected / (rounds - 1))),
+        ("collected per client and round", spread(outcome.collected / (rounds - 1))),
         ("volume, first / mean / last round", _path(volume)),
         ("staleness, first / mean / last round", _path(plan.mean_staleness)),
-        ("payment per client", _spread(outcome.payment)),
-        ("utility per client", _spread(outcome.utility)),
-        ("  with no collection", _spread(outcome.zero_utility)),
-        ("  with random collection", _spread(outcome.random_utility)),
+        ("payment per client", spread(outcome.payment)),
+        ("utility per client", spread(outcome.utility)),
+        ("  with no collection", spread(outcome.zero_utility)),
+        ("  with random collection", spread(outcome.random_utility)),
         ("clients with negative utility", f"{negative:,} of {plan.game.clients.size:,}"),
         *participation_rows(plan),
     ]
@@ -97,11 +112,16 @@ def _client_rows(plan: Plan) -> Rows:
 
 def _quality_rows(plan: Plan) -> Rows:
     solution = plan.equilibrium
-    rows = [
+    return [
         ("equilibrium", "converged" if solution.converged else "NOT within the tolerance"),
         ("relative residual", f"{solution.residual:.1e} after {count(solution.passes, 'pass', 'passes')}"),
-        ("largest deviation gain (ε)", f"{plan.certificate.deviation_gain:.1e} of the turnover"),
+        *certificate_rows(plan),
     ]
+
+
+def certificate_rows(plan: Plan | StationaryPlan) -> Rows:
+    """What the certificate says."""
+    rows = [("largest deviation gain (ε)", f"{plan.certificate.deviation_gain:.1e} of the turnover")]
     if plan.competition == "mean-field":
         rows.append(("  for a client that knows its influence", f"{plan.certificate.influence:.1e}"))
     return [*rows, ("certificate (independent)", "holds")]  # a plan without one is an error
@@ -119,7 +139,8 @@ def _plan_lines(plan: Plan) -> Table:
     return grid
 
 
-def _two_columns(title: str, rows: Rows) -> Table:
+def two_columns(title: str, rows: Rows) -> Table:
+    """A table with a title and two columns, for the terminal."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     table.add_column(min_width=42)
     table.add_column(justify="right", min_width=34)
@@ -137,7 +158,8 @@ def _against(other: float, ours: float) -> str:
     return f"{number(other)}  ({percent(abs(saving), 1)} {'saved' if saving >= 0 else 'more'})"
 
 
-def _spread(values: Array) -> str:
+def spread(values: Array) -> str:
+    """The mean of some values, with the least and the largest in brackets."""
     low, high = float(values.min()), float(values.max())
     if high - low <= 1e-9 * max(abs(high), 1e-300):
         return number(high)
