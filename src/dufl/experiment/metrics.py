@@ -131,6 +131,12 @@ def _are_reasons(value: object) -> bool:
     )
 
 
+def _are_sizes(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        re.fullmatch("[0-9]{1,15}", client) and _is_amount(size) for client, size in value.items()
+    )
+
+
 def _are_metrics(value: object) -> bool:
     return isinstance(value, dict) and all(item is None or _is_number(item) for item in value.values())
 
@@ -204,8 +210,9 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "shortfall": _COUNT,
     "period": ("the period of a recording, or null", lambda value: value is None or _is_period(value)),
     "replan": ("a new plan", _is_replan),
+    "bounded": ("an object of numbers >= 0 by client number", _are_sizes),
 }
-_OPTIONAL = ("replan",)  # only in the rounds that have one
+_OPTIONAL = ("replan", "bounded")  # only in the rounds that have one
 _UNKNOWN: Mapping[str, Any] = {  # the meaning of null: JSON has neither infinity nor NaN
     "accuracy": math.nan,
     "loss": math.nan,

@@ -115,7 +115,7 @@ def _read_only(vectors: Mapping[str, Any]) -> dict[str, Vector]:
 
 
 def penalty_of(records: RecordDict) -> LocalPenalty:
-    """The penalty in a train message."""
-    linear = from_arrays(records["penalty"]).get("linear")
-    strength: Any = records["config"]["strength"]
-    return LocalPenalty(float(strength), linear)
+    """The penalty in a train message; that of FedProx, or none, if a strategy of Flower sent it."""
+    linear = from_arrays(records["penalty"]).get("linear") if "penalty" in records else None
+    config: Any = records.get("config", {})
+    return LocalPenalty(float(config.get("strength", config.get("proximal-mu", 0.0))), linear)

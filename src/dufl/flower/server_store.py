@@ -56,6 +56,7 @@ class Round:
         claims: of the clients whose updates were used, by client.
         refused: the clients whose updates were refused, and why.
         missing: the clients that did not reply.
+        bounded: the clients whose updates were scaled down, with their size relative to the median.
         cents: the amount paid.
         metrics: of the server's own evaluation.
     """
@@ -65,6 +66,7 @@ class Round:
     claims: list[Claim] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
+    bounded: dict[int, float] = field(default_factory=dict)
     cents: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
 
@@ -231,6 +233,7 @@ class RunRecorder:
             metrics={name: float(round.metrics[name]) for name in ("rmse", "r2") if name in round.metrics},
             shortfall=sum(max(claim.committed - claim.volume, 0) for claim in round.claims),
             period=self._data.period(round.round),
+            bounded={str(client): ratio for client, ratio in round.bounded.items()} or None,
         )
         self._began = now
         self._records.append(record)

@@ -7,6 +7,7 @@
 A server that was killed and is started again with the same folder resumes with the unfinished round.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
 from dufl.flower import messages
+from dufl.flower.bounds import bound_updates, update_size
 from dufl.flower.deal import Deal, NegotiationOptions, agree, check_reply, mean_clients, with_claimed_volume
 from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
@@ -51,6 +53,8 @@ class DataUpdateStrategy(Strategy):
         arrival_timeout: seconds to wait for all clients before the first round.
         max_missed_rounds: a client that misses this number of rounds in a row is removed, and the server
             negotiates again with the others.
+        max_update: how many times the median size of a round's updates an update may have; larger ones are
+            scaled down. None allows any size.
         on_round_end: called with every finished round.
     """
 
@@ -65,8 +69,11 @@ class DataUpdateStrategy(Strategy):
         timeout: float = 600.0,
         arrival_timeout: float = 600.0,
         max_missed_rounds: int = 3,
+        max_update: float | None = 10.0,
         on_round_end: Callable[[Round], None] = lambda _: None,
     ) -> None:
+        if max_update is not None and not 1 <= max_update < math.inf:
+            raise InputError.of("max_update", "None or a number >= 1", max_update)
         self.strategy = strategy
         self.game = game
         self.folder = Path(folder)
@@ -81,7 +88,8 @@ class DataUpdateStrategy(Strategy):
         self._missed: dict[int, int] = {}  # rounds in a row, by client
         self._mean_age = 1.0
         self._current: Round | None = None
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._max_update = max_update
+        self._model: dict[str, messages.AnyArray] = {}  # as sent out in this round
 
     def summary(self) -> None:
         """Log the configuration of the strategy."""
@@ -98,7 +106,7 @@ class DataUpdateStrategy(Strategy):
         """The messages of the strategy, with the number of the round that clients must enter."""
         if self.deal is None:
             raise DuflError("DataUpdateStrategy has no deal: call start(), which negotiates one")
-        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        self._model = messages.from_arrays(arrays)
         outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in outgoing:
             message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
@@ -117,17 +125,25 @@ class DataUpdateStrategy(Strategy):
             raise DuflError("aggregate_train() must follow configure_train()")
         claims: dict[int, Claim] = {}
         updates: dict[int, Message] = {}
+        sizes: dict[int, float] = {}
+        shapes = {name: array.shape for name, array in self._model.items()}
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or client not in current.missing or reply.has_error():
                 continue
             current.missing.remove(client)
-            claim, reason = check_reply(reply, client, current.round, current.deal, self._shapes)
+            claim, reason = check_reply(reply, client, current.round, current.deal, shapes)
+            if not reason:
+                sizes[client] = update_size(reply, self._model)
+                reason = "" if math.isfinite(sizes[client]) else "weights that are too large"
             if reason:
                 current.refused[client] = reason
             if claim is not None and claim.client == client:
                 claims[client] = claim
                 updates |= {} if reason else {client: with_claimed_volume(reply, claim)}
+        if self._max_update is not None:
+            accepted = {client: sizes[client] for client in updates}
+            current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
         current.claims = [claims[client] for client in sorted(updates)]
         aggregated = self.strategy.aggregate_train(server_round, [updates[c] for c in sorted(updates)])
         unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
@@ -228,6 +244,8 @@ class DataUpdateStrategy(Strategy):
 
 def _log_line(round: Round) -> str:
     refused = f", refused {round.refused}" if round.refused else ""
+    for client, ratio in round.bounded.items():
+        refused += f", update of client {client} scaled down: {ratio:.3g} times the median size"
     missing = f", no reply from {round.missing}" if round.missing else ""
     numbers = {name: value for name, value in round.metrics.items() if isinstance(value, int | float)}
     metrics = "".join(f", {name} {value:.4g}" for name, value in numbers.items())

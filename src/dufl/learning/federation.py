@@ -92,6 +92,8 @@ class Record:
             streams did not have.
         period: the recorded time of the round; None if data is not recorded.
         replan: the new plan from this round on; None if the plan stays.
+        bounded: on Flower, the clients whose updates were scaled down, with their size relative to the
+            median of the round; None if there were none.
     """
 
     round: int
@@ -115,6 +117,7 @@ class Record:
     shortfall: int = 0
     period: Period | None = None
     replan: Replan | None = None
+    bounded: dict[str, float] | None = None
 
 
 class Federation:
