@@ -196,7 +196,7 @@ def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     """The server's evaluation of a model."""
 
     def evaluate(finished: int, arrays: ArrayRecord) -> MetricRecord:
-        model, which = from_arrays(arrays), runtime.data.test_range(finished - 1)
+        model, which = from_arrays(arrays), runtime.data.test_range(max(finished - 1, 0))
         score = runtime.engine.evaluate(model["weights"], model["model_buffers"], which)
         return MetricRecord({"accuracy": score.accuracy, "loss": score.loss, **score.metrics})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset
@@ -18,7 +18,7 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.arrays import read_sealed, write_sealed
 from dufl.experiment.config import Experiment
-from dufl.experiment.files import write_text
+from dufl.experiment.files import from_json, to_json, write_text
 from dufl.experiment.output import FLOWER
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Run, data_fingerprint
@@ -32,6 +32,7 @@ from dufl.game.utility import cost_of_rounds
 from dufl.learning.engine import Named
 from dufl.learning.federation import Record
 
+_METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 OnRecord = Callable[[Record], None]
 
 
@@ -89,6 +90,7 @@ class ServerStore:
         self.folder = folder
         self._deal = folder / "deal.json"
         self._checkpoint = folder / "server.npz"
+        self._results = folder / "results.json"
 
     @property
     def has_deal(self) -> bool:
@@ -136,6 +138,29 @@ class ServerStore:
             strategy.restore(state)
         log(INFO, "resumed after round %s", rounds)
         return rounds, to_arrays({name: model[name] for name in initial})
+
+    def save_results(self, results: Result) -> None:
+        """Write the metrics of all rounds so far."""
+        tables = {
+            kind: {str(round): dict(metrics) for round, metrics in getattr(results, kind).items()}
+            for kind in _METRICS
+        }
+        write_text(self._results, to_json(tables))
+
+    def load_results(self, rounds: int) -> Result:
+        """The metrics of the first rounds; none if there are none yet."""
+        results = Result()
+        if not rounds or not self._results.exists():
+            return results
+        try:
+            tables = from_json(self._results.read_text(encoding="utf-8"))
+            for kind in _METRICS:
+                known = {int(round): MetricRecord(metrics) for round, metrics in tables[kind].items()}
+                getattr(results, kind).update({r: known[r] for r in sorted(known) if r <= rounds})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = self._results
+            raise InputError(f"{path} must be undamaged: {error!r}", field=str(path)) from None
+        return results
 
     @property
     def rounds_done(self) -> int:

@@ -89,6 +89,8 @@ class DataUpdateStrategy(Strategy):
         self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
+        self._resumed_after = 0  # rounds that Flower's loop does not count
+        self._results = Result()
         self._model: dict[str, messages.AnyArray] = {}  # as sent out in this round
 
     def summary(self) -> None:
@@ -106,6 +108,8 @@ class DataUpdateStrategy(Strategy):
         """The messages of the strategy, with the number of the round that clients must enter."""
         if self.deal is None:
             raise DuflError("DataUpdateStrategy has no deal: call start(), which negotiates one")
+        self._update_clients(grid)
+        server_round += self._resumed_after
         self._model = messages.from_arrays(arrays)
         outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in outgoing:
@@ -119,17 +123,21 @@ class DataUpdateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the valid updates with the strategy, and pay their clients."""
+        """Aggregate the valid updates with the strategy, which also gets errors, and pay their clients."""
         current = self._current
         if current is None:
             raise DuflError("aggregate_train() must follow configure_train()")
         claims: dict[int, Claim] = {}
         updates: dict[int, Message] = {}
+        errors: list[Message] = []
         sizes: dict[int, float] = {}
         shapes = {name: array.shape for name, array in self._model.items()}
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
-            if client is None or client not in current.missing or reply.has_error():
+            if client is None or client not in current.missing:
+                continue
+            if reply.has_error():
+                errors.append(reply)
                 continue
             current.missing.remove(client)
             claim, reason = check_reply(reply, client, current.round, current.deal, shapes)
@@ -145,7 +153,11 @@ class DataUpdateStrategy(Strategy):
             accepted = {client: sizes[client] for client in updates}
             current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
         current.claims = [claims[client] for client in sorted(updates)]
-        aggregated = self.strategy.aggregate_train(server_round, [updates[c] for c in sorted(updates)])
+        valid = [updates[client] for client in sorted(updates)]
+        server_round += self._resumed_after
+        arrays, metrics = self.strategy.aggregate_train(server_round, valid + errors)
+        if metrics is not None:
+            self._results.train_metrics_clientapp[server_round] = metrics
         unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
         with self._store.ledger() as ledger:
             entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
@@ -155,17 +167,21 @@ class DataUpdateStrategy(Strategy):
             self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
         if current.volume:
             self._mean_age = current.mean_age + 1
-        return aggregated
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return self.strategy.configure_evaluate(server_round + self._resumed_after, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics of the strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        server_round += self._resumed_after
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if metrics is not None:
+            self._results.evaluate_metrics_clientapp[server_round] = metrics
+        return metrics
 
     def start(
         self,
@@ -177,31 +193,34 @@ class DataUpdateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Negotiate and train, or resume the run in `folder`; see `start` of Flower's `Strategy`."""
+        """Negotiate and train, or resume the run in `folder`; see `start` of Flower's `Strategy`.
+
+        The rounds are those of Flower's own loop. Of a run that is resumed, the loop runs the rounds that are
+        left and counts them from 1; the strategy, `evaluate_fn` and the result count all rounds.
+        """
         if num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self.folder.mkdir(parents=True, exist_ok=True)
-        result = Result()
-        result.arrays = arrays = self._begin(grid, initial_arrays)
-        for server_round in range(self.round + 1, num_rounds + 1):
-            self._update_clients(grid)
-            outgoing = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
-            replies = grid.send_and_receive(outgoing, timeout=timeout)
-            aggregated, metrics = self.aggregate_train(server_round, replies)
-            result.arrays = arrays = arrays if aggregated is None else aggregated
-            if metrics is not None:
-                result.train_metrics_clientapp[server_round] = metrics
-            config = evaluate_config or ConfigRecord()
-            if outgoing := list(self.configure_evaluate(server_round, arrays, config, grid)):
-                replies = grid.send_and_receive(outgoing, timeout=timeout)
-                metrics = self.aggregate_evaluate(server_round, replies)
-                if metrics is not None:
-                    result.evaluate_metrics_clientapp[server_round] = metrics
+        arrays = self._begin(grid, initial_arrays)
+        self._resumed_after = self.round
+        self._results = self._store.load_results(self.round)
+
+        def evaluate(looped: int, arrays: ArrayRecord) -> MetricRecord | None:
+            """What Flower's loop calls before the first round and after every round."""
+            if looped == 0 and self._resumed_after:
+                return None
+            server_round = looped + self._resumed_after
             metrics = evaluate_fn(server_round, arrays) if evaluate_fn else None
             if metrics is not None:
-                result.evaluate_metrics_serverapp[server_round] = metrics
-            self._finish_round(server_round, arrays, metrics)
-        return result
+                self._results.evaluate_metrics_serverapp[server_round] = metrics
+            if looped:
+                self._finish_round(server_round, arrays, metrics)
+            return metrics
+
+        left = num_rounds - self.round
+        looped = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
+        self._results.arrays = looped.arrays or arrays
+        return self._results
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
@@ -237,6 +256,7 @@ class DataUpdateStrategy(Strategy):
         assert self._current is not None
         self._current.metrics = dict(metrics or {})
         self.round = server_round
+        self._store.save_results(self._results)
         self._store.save_checkpoint(self.strategy, self.round, arrays)
         self._on_round_end(self._current)
         log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
