@@ -172,3 +172,21 @@ def test_samples_that_do_not_exist_are_not_planned_with() -> None:
     assert bound.server_cost > free.server_cost
     again = dufl.solve(game.replace(loss=law.replace(most_collected=10 * wanted), payment_range=(20.0, 20.0)))
     assert again.server_cost == pytest.approx(free.server_cost, rel=1e-6)
+
+
+@pytest.mark.parametrize("payment", [2.0, 20.0])
+def test_at_a_fixed_payment_the_prediction_is_best(payment: float) -> None:
+    """A law of the late rounds: what large first buffers do in the early ones does not count."""
+    law = LAW.replace(measured_from=0.8)
+    game = dufl.Game(loss=law, payment_range=(payment, payment), conservation_range=(0.0, 0.97))
+    plan = dufl.solve(game)
+    assert plan.prediction is not None
+    predicted = [
+        dufl.equilibrium(game, payment=payment, conservation_rate=rate).prediction
+        for rate in np.linspace(0.0, 0.97, 25).tolist()
+    ]
+    assert all(plan.prediction.accuracy >= other.accuracy - 1e-4 for other in predicted if other is not None)
+    everywhere = dufl.solve(game.replace(loss=law.replace(measured_from=0.0)))
+    assert everywhere.conservation_rate != pytest.approx(plan.conservation_rate, abs=1e-3)
+    spent = dufl.solve(game.replace(payment_range=(0.0, 500.0), trim_start=False), budget=100 * payment)
+    assert spent.conservation_rate == pytest.approx(plan.conservation_rate, abs=1e-9)

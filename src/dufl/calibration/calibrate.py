@@ -40,7 +40,6 @@ PILOTS = 24
 SPREAD = 2 / 3  # of the pilots are spread; the others follow the law that was fitted to these
 SEEDS = 4  # that pilots take in turn, so that the law predicts other seeds too
 GOOD, FAIR = 0.8, 0.5  # held-out R²
-MARGIN = 1.1  # of the largest staleness that was tried
 SMALL = 0.01  # an effect that does not matter: one point of accuracy
 OnPilot = Callable[[int, Offer, Record], None]
 
@@ -300,7 +299,7 @@ def fit_runs(
     given = rates or [None] * len(runs)
     measured = tuple(measure(run, metric, rate) for run, rate in zip(runs, given, strict=True))
     fit, candidates = fit_laws(measured, metric)
-    oldest = MARGIN * max(m.staleness for m in measured)
+    oldest = max(m.staleness for m in measured)
     law = fit.law.replace(
         measured_from=left_out(runs[0]),
         oldest=oldest,

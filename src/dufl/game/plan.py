@@ -20,16 +20,24 @@ from dufl.game.client import trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.endless import endless_offer, with_endless_goal
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
-from dufl.game.loss import check_law
-from dufl.game.mean_field import Equilibrium, find_equilibrium, price_of, starting_staleness
+from dufl.game.loss import PowerLaw, check_law
+from dufl.game.mean_field import SMALLEST, Equilibrium, find_equilibrium, price_of, starting_staleness
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game, require_rounds
 from dufl.game.parameters import Offer as Offer
 from dufl.game.population import Clients
-from dufl.game.prediction import Prediction, cheapest, law_of, most_accurate, predict, weight_of_a_point
+from dufl.game.prediction import (
+    Prediction,
+    cheapest,
+    has_unit,
+    law_of,
+    most_accurate,
+    predict,
+    weight_of_a_point,
+)
 from dufl.game.robust import check_robust, robust_offer
 from dufl.game.robustness import Robust, Robustness
-from dufl.game.search import Progress
+from dufl.game.search import Choice, Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
 from dufl.inputs import Inputs
@@ -265,7 +273,9 @@ def solve(
 ) -> Plan:
     """The server's best payment and conservation rate, and the clients' equilibrium there.
 
-    A goal replaces the weight of money, for a game whose loss law was fitted to trainings.
+    A goal replaces the weight of money, for a game whose loss law was fitted to trainings. If the payment is
+    fixed, there is nothing to weigh: for a law that holds for the late rounds, the conservation rate is then
+    the one with the best prediction, and not the one with the least sum over all rounds.
 
     The certificate judges the equilibrium before it is returned. If some clients have negative utility, a
     `NegativeUtilityWarning` says so: given the offer no client gains by collecting otherwise, but these
@@ -315,8 +325,12 @@ def solve(
     def search(share: float) -> None:
         progress(done * share)
 
+    choice: Choice | Offer
     if chosen.method == "algorithm1":
         choice, trace = leaders.algorithm1(game, competition, algorithm1, search)
+    elif robust is None and _only_rate_is_free(game):
+        rate = most_accurate(game, game.payment_range[0], competition)
+        choice, trace = Offer(payment=game.payment_range[0], conservation_rate=rate), None
     else:
         choice, trace = leaders.stackelberg(game, competition, search), None
     plan = _plan(game, choice.payment, choice.conservation_rate, competition, method, trace)
@@ -330,6 +344,13 @@ def solve(
         _warn_of_losses(plan)
     progress(1.0)
     return plan
+
+
+def _only_rate_is_free(game: Game) -> bool:
+    """Whether the payment is fixed, θ is not, and the loss law predicts the late rounds alone."""
+    (low, high), (least, most), law = game.payment_range, game.conservation_range, game.loss
+    late = isinstance(law, PowerLaw) and has_unit(law) and law.measured_from > 0
+    return late and SMALLEST <= low == high and least < most
 
 
 def _robust(plain: Plan, kind: Robust, progress: Progress) -> Plan:
