@@ -54,6 +54,18 @@ def test_reasons_that_differ_by_their_numbers_are_one(tmp_path: Path) -> None:
     assert page.table("Clients left out").rows == [["3", "3", "1", "4", "claims 61 samples, agreed to 60"]]
 
 
+def test_updates_that_were_scaled_down(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    lines = read_lines(run)
+    for t in (0, 3):
+        lines[t]["bounded"] = {"2": 3e37 + t}
+    write_lines(run, lines)
+    page = report(run, out=tmp_path / "r.html")
+    assert "2 updates scaled down" in page.text
+    (row,) = page.table("Clients left out").rows
+    assert row == ["2", "2", "0", "3", "scaled down, 3e+37 times the median size"]
+
+
 def test_where_nobody_is_left_out_nothing_is_said(tmp_path: Path) -> None:
     page = report(make_run(tmp_path / "run"), out=tmp_path / "r.html")
     assert "Left out" not in page.text

@@ -27,6 +27,7 @@ from dufl.report.setup_section import name_of
 
 ROWS = 100  # of the table of updates left out at most
 SILENT = "no answer"
+SCALED = "scaled down"
 PLANNED = "Wide lines are planned values; thin lines are measured in the clients' buffers."
 OWN = "The runs use a custom policy of data update: there is no plan to compare the measurements with."
 
@@ -164,7 +165,7 @@ class _Omission:
 
 
 def left_out_section(groups: Sequence[Group]) -> list[Section]:
-    """The updates that were not aggregated, by client and reason; no section if there are none."""
+    """The updates that were not aggregated as they were, by client and reason; none if there are none."""
     shown = [stored for one in groups for stored in one.every if stored.run in one.runs]
     omissions = sorted((o for stored in shown for o in _omissions(stored)), key=lambda o: -len(o.rounds))
     if not omissions:
@@ -174,7 +175,7 @@ def left_out_section(groups: Sequence[Group]) -> list[Section]:
         Charts([used_chart([line_of(group) for group in groups])]),
         _omission_table(omissions, len(shown) > 1),
     ]
-    return [Section("Left out", "Updates left out: missing or refused", blocks)]
+    return [Section("Left out", "Updates left out: missing, refused or scaled down", blocks)]
 
 
 def _omissions(stored: Stored) -> Iterator[_Omission]:
@@ -183,6 +184,9 @@ def _omissions(stored: Stored) -> Iterator[_Omission]:
     for record in stored.run.records:
         reasons = dict.fromkeys(record.dropped, SILENT)
         reasons |= {int(client): reason for client, reason in record.refused.items()}
+        reasons |= {
+            int(k): f"{SCALED}, {x:.3g} times the median size" for k, x in (record.bounded or {}).items()
+        }
         for client, reason in reasons.items():
             new = _Omission(name_of(stored), client, reason, [])
             together.setdefault((client, re.sub(r"\d+", "0", reason)), new).rounds.append(record.round)
@@ -191,13 +195,15 @@ def _omissions(stored: Stored) -> Iterator[_Omission]:
 
 def _left_out(omissions: Sequence[_Omission]) -> str:
     silent = sum(len(one.rounds) for one in omissions if one.reason == SILENT)
-    refused = sum(len(one.rounds) for one in omissions) - silent
+    scaled = sum(len(one.rounds) for one in omissions if one.reason.startswith(SCALED))
+    refused = sum(len(one.rounds) for one in omissions) - silent - scaled
     parts = [
         f"{count(silent, 'update')} missing" if silent else "",
         f"{count(refused, 'update')} refused" if refused else "",
+        f"{count(scaled, 'update')} scaled down, because they were far larger than others" if scaled else "",
     ]
     return (
-        f"{' and '.join(filter(None, parts))}. A client whose update is missing or invalid is left out of "
+        f"{', '.join(filter(None, parts))}. A client whose update is missing or invalid is left out of "
         "the average of that round; the round continues with the others."
     )
 
