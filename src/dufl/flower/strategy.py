@@ -72,13 +72,14 @@ class DataUpdateStrategy(Strategy):
         self.folder = Path(folder)
         self.deal: Deal | None = None
         self.round = 0
-        self.nodes = Nodes(timeout, arrival_timeout)
+        self.nodes = Nodes(game.clients.size, timeout, arrival_timeout)
         self._plan = plan
         self._negotiation = negotiation or NegotiationOptions()
         self._max_missed_rounds = max_missed_rounds
         self._on_round_end = on_round_end
         self._store = ServerStore(self.folder)
         self._missed: dict[int, int] = {}  # rounds in a row, by client
+        self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
         self._mean_age = 1.0
         self._current: Round | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -122,13 +123,16 @@ class DataUpdateStrategy(Strategy):
             if client is None or client not in current.missing or reply.has_error():
                 continue
             current.missing.remove(client)
-            claim, reason = check_reply(reply, client, current.round, current.deal, self._shapes)
+            claim, reason = check_reply(
+                reply, client, current.round, current.deal, self._shapes, self._max_age
+            )
             if reason:
                 current.refused[client] = reason
             if claim is not None and claim.client == client:
                 claims[client] = claim
                 updates |= {} if reason else {client: with_claimed_volume(reply, claim)}
         current.claims = [claims[client] for client in sorted(updates)]
+        self._accepted |= {claim.client: (current.round, claim) for claim in current.claims}
         aggregated = self.strategy.aggregate_train(server_round, [updates[c] for c in sorted(updates)])
         unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
         with self._store.ledger() as ledger:
@@ -140,6 +144,18 @@ class DataUpdateStrategy(Strategy):
         if current.volume:
             self._mean_age = current.mean_age + 1
         return aggregated
+
+    def _max_age(self, claim: Claim) -> float:
+        """The largest mean age that is possible after the client's last claim.
+
+        A sample that was held then is older by the rounds since; any other is younger than these rounds.
+        Hence D(t)·S(t) <= D(s)·S(s) + (t − s)·D(t), where s is the round of the last claim. Equality is the
+        law of staleness with everything conserved. Of a first claim, only the order of magnitude is known.
+        """
+        round, last = self._accepted.get(claim.client, (0, None))
+        if last is None or self._current is None or not claim.volume:
+            return float(self.game.clients.initial_staleness.max()) + self.game.num_rounds
+        return self._current.round - round + last.volume * last.mean_age / claim.volume
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -189,18 +205,25 @@ class DataUpdateStrategy(Strategy):
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
-        self.nodes.wait_for_clients(grid, self.game.clients.size)
         if not self._store.has_deal:
-            self._negotiate(grid, self.game, self._plan)
+            self.nodes.wait_for_clients(grid)
+            clients, present = self.game.clients, len(self.clients)
+            if present == clients.size:
+                self._negotiate(grid, self.game, self._plan)
+            else:
+                self._negotiate(grid, self.game.replace(clients=mean_clients(clients, present)))
             return initial_arrays
         self.deal = self._store.load_deal(self.game.num_rounds)
+        self.nodes.left_out |= self.deal.left_out
+        self.nodes.wait_for_clients(grid)
         self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
         if self.round >= self.game.num_rounds:
             log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
 
     def _negotiate(self, grid: Grid, game: Game, plan: Announcement | None = None) -> None:
-        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan)
+        capacity = float(self.game.clients.capacity.max())
+        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan, capacity)
         self._store.save_deal(self.deal)
 
     def _update_clients(self, grid: Grid) -> None:
