@@ -210,6 +210,59 @@ def test_false_keys_of_masks(tmp_path: Path, without: list[Entry], which: str) -
     assert run.entries() == without
 
 
+def test_masks_that_nobody_shares(
+    tmp_path: Path, without: list[Entry], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cheat's answers fit the keys that it reveals, but all others disagree with these keys."""
+    others: dict[str, str] = {}
+
+    def meddle(client: int, message: Message, answer: Answer) -> Message | None:
+        kind = message.metadata.message_type
+        if client == CHEAT and kind == messages.BEST_RESPONSE:
+            true = Query.read(message.content).mask_id
+            record(message)["id"] = "another"
+            others[true] = Query.read(message.content).mask_id
+        if client == CHEAT and kind == messages.OPEN:
+            record(message)["mask_ids"] = [others[each] for each in record(message)["mask_ids"]]
+        return answer()
+
+    run = Run(tmp_path, *FIVE, negotiate=True, meddle=meddle)
+    run.start()
+    assert run.entries() == without
+    assert "4 other clients have other keys" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_liar_that_is_honest_at_times(tmp_path: Path, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+
+    def spoil(reply: Message) -> None:
+        volumes = messages.from_arrays(reply.content["arrays"])["volumes"]
+        lie = samples(chance.choice([0, 200, 2000, -20]))
+        reply.content["arrays"] = messages.to_arrays({"volumes": volumes + lie})
+
+    run = Run(tmp_path, *FIVE, negotiate=True, meddle=of_the_cheat(messages.BEST_RESPONSE, spoil))
+    run.start()
+    assert all({0, 2, 3, 4} <= {claim.client for claim in round.claims} for round in run.rounds)
+    assert len(run.rounds) == 4
+
+
+def test_the_deal_stays_if_too_few_are_left_to_negotiate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, answer: Answer) -> Message | None:
+        late = is_training(message) and messages.round_of(message.content) >= 2
+        return None if client == CHEAT and (late or run.strategy.round >= 2) else answer()
+
+    run = Run(tmp_path, *FIVE, "game.num_rounds=9", negotiate=True, min_others=4, meddle=meddle)
+    run.start()
+    assert [len(round.claims) for round in run.rounds] == [5, 5] + [4] * 7
+    assert run.strategy.deal is not None
+    assert run.strategy.deal.first_round == 0
+    assert all(round.cents > 0 and not round.refused for round in run.rounds)
+    assert caplog.text.count("the deal stays as it was") == 1
+
+
 @pytest.mark.parametrize("key", [bytes(32), bytes(5), b"\x01" + bytes(31)], ids=["zero", "short", "one"])
 @pytest.mark.parametrize("negotiate", [True, False])
 def test_a_bad_key(tmp_path: Path, key: bytes, negotiate: bool) -> None:

@@ -126,6 +126,10 @@ class NegotiationOptions:
     cost_bounds: tuple[float, float] = (1e-6, 1e6)
 
 
+class NobodyRepliesError(DuflError):
+    """No client replies, or all refuse."""
+
+
 class LeftOutError(Exception):
     """Some clients sent what cannot be true."""
 
@@ -169,7 +173,8 @@ def agree(
                 text = "; ".join(
                     [f"no reply from clients {missing} before the first round", *nodes.errors(missing)]
                 )
-                raise DuflError(text) from None
+                kind = NobodyRepliesError if len(missing) == len(nodes.clients) else DuflError
+                raise kind(text) from None
             log(WARNING, "no reply from clients %s: negotiating without them", missing)
             nodes.remove(missing)
         except LeftOutError as error:

@@ -19,7 +19,15 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
 from dufl.flower import messages
-from dufl.flower.deal import Deal, NegotiationOptions, agree, check_reply, mean_clients, with_claimed_volume
+from dufl.flower.deal import (
+    Deal,
+    NegotiationOptions,
+    NobodyRepliesError,
+    agree,
+    check_reply,
+    mean_clients,
+    with_claimed_volume,
+)
 from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
 from dufl.flower.server_store import Round, ServerStore
@@ -80,6 +88,7 @@ class DataUpdateStrategy(Strategy):
         self._store = ServerStore(self.folder)
         self._missed: dict[int, int] = {}  # rounds in a row, by client
         self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
+        self._unwilling: set[int] = set()  # clients that refused to negotiate again
         self._mean_age = 1.0
         self._current: Round | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -231,11 +240,16 @@ class DataUpdateStrategy(Strategy):
         self.nodes.register_nodes(grid)
         self.nodes.remove(c for c, missed in self._missed.items() if missed >= self._max_missed_rounds)
         present, left = self.nodes.present, self.game.num_rounds - self.round
-        if self.deal is not None and present and present != set(self.deal.commitments) and left >= 2:
+        settled = self.deal is None or present in (set(self.deal.commitments), self._unwilling, set())
+        if not settled and left >= 2:
             log(INFO, "negotiating again from round %s on, with clients %s", self.round, sorted(present))
             guess = mean_clients(self.game.clients, len(present), self._mean_age)
             self._missed = dict.fromkeys(present, 0)
-            self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+            try:
+                self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+            except NobodyRepliesError as error:  # perhaps too few are left for a sum that hides each of them
+                log(WARNING, "the deal stays as it was: %s", error)
+                self._unwilling = present
         if isinstance(self.strategy, PerClient):
             self.strategy.set_clients(self.clients)
 
