@@ -201,7 +201,7 @@ def test_a_report_does_not_follow_a_link_that_the_user_did_not_name(
 def test_every_command_that_writes_a_file_refuses_alike(dufl_command: Any, run: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite"
     with Ledger(ledger) as book:
-        book.pay(0, 1.0, [Claim(0, 5, 5, b"", 1.0, 1)])
+        book.pay(0, 1.0, [Claim(0, 5, 5, 1.0, 1)])
     before = files(run)
     commands = {
         ("init", "--force"): [],

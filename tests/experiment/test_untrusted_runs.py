@@ -418,7 +418,7 @@ AS (SELECT 0, 0, 0, 0, 0, '' UNION ALL SELECT * FROM c) SELECT * FROM c"""
 )
 def test_ledgers_that_were_changed(dufl_command: Any, tmp_path: Path, harm: str) -> None:
     with Ledger(tmp_path / "l.sqlite") as book:
-        book.pay(0, 1.0, [Claim(0, 5, 5, b"", 1.0, 1)])
+        book.pay(0, 1.0, [Claim(0, 5, 5, 1.0, 1)])
     with sqlite3.connect(tmp_path / "l.sqlite") as connection:
         connection.executescript(harm)
     connection.close()

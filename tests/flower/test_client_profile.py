@@ -50,6 +50,24 @@ def test_arguments_come_before_the_node_and_the_node_before_the_run() -> None:
     assert (profile.client, profile.file) == (3, Path("/runs/client-3.sqlite"))
 
 
+def test_how_much_is_disclosed_is_in_the_configuration() -> None:
+    profile = ClientProfile.from_context(context(COSTS, {}), stream, 10)
+    assert (profile.min_others, profile.max_questions, profile.allow_unmasked) == (3, 200, False)
+    run = {"min-others": 1, "max-questions": 50, "allow-unmasked": True}
+    profile = ClientProfile.from_context(context(COSTS | {"min-others": 5}, run), stream, 10)
+    assert (profile.min_others, profile.max_questions, profile.allow_unmasked) == (5, 50, True)
+    assert ClientProfile.from_context(context(COSTS, run), stream, 10, min_others=7).min_others == 7
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("min-others", -1), ("max-questions", True), ("allow-unmasked", 1)]
+)
+def test_a_limit_that_is_no_limit(key: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        ClientProfile.from_context(context(COSTS | {key: value}, {}), stream, 10)
+    assert caught.value.field == key
+
+
 @pytest.mark.parametrize("number", [None, -1, "0", True])
 def test_a_node_without_a_number(number: Any) -> None:
     with pytest.raises(InputError) as caught:

@@ -148,6 +148,7 @@ def test_an_app_directory(tmp_path: Path, dufl_command: Any) -> None:
     assert project["project"]["name"] == "my-app"
     config = project["tool"]["flwr"]["app"]["config"]
     assert load(Path(config["config"])).game.clients.size == 3
+    assert config["min-others"] == 1  # two of three can still negotiate
     code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"))
     assert (code, err) == (2, f"error: DIR must be new or empty, got {tmp_path / 'My App'}\n")
 

@@ -62,7 +62,7 @@ def documented(app: str) -> list[str]:
 
 def test_as_its_readme_says(tmp_path: Path, fresh: Any) -> None:
     model, folder = tmp_path / "model.pt", tmp_path / "run"
-    config = {"num-server-rounds": 4, "num-clients": 3, "local-epochs": 10}
+    config = {"num-server-rounds": 4, "num-clients": 3, "local-epochs": 10, "min-others": 2}
     paths = f"model={str(model)!r} folder={str(folder)!r} "
     small = ["--run-config", paths + " ".join(f"{name}={value}" for name, value in config.items())]
     with flower_home(tmp_path / "home") as environment:

@@ -18,7 +18,7 @@ volumes = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
 
 
 def claim(client: int, committed: int, volume: int) -> Claim:
-    return Claim(client, volume, committed, nonce=b"", mean_age=1.0, classes=1)
+    return Claim(client, volume, committed, mean_age=1.0, classes=1)
 
 
 @given(volumes, st.floats(0, 1e6))
@@ -78,7 +78,7 @@ from dufl.flower.ledger import Claim, Ledger
 ledger = Ledger(sys.argv[1])
 print("open", flush=True)
 for round in range(10**6):
-    ledger.pay(round, 63.18, [Claim(k, 10, 10, b"", 1.0, 1) for k in range(15)])
+    ledger.pay(round, 63.18, [Claim(k, 10, 10, 1.0, 1) for k in range(15)])
     print(round, flush=True)
 """
 

@@ -119,6 +119,7 @@ class Run:
         *changes: str,
         negotiate: bool = False,
         masked: bool = True,
+        min_others: int = 0,
         meddle: Meddle | None = None,
         max_missed_rounds: int = 3,
         arrival_timeout: float = 600.0,
@@ -133,7 +134,8 @@ class Run:
         self.config = config
         self.runtime = Runtime(config)
         app = client_app(lambda _: (path, folder / "clients"))
-        self.grid = InProcessGrid(app, config.game.clients.size, meddle)
+        privacy = {"min-others": min_others, "allow-unmasked": not masked}
+        self.grid = InProcessGrid(app, config.game.clients.size, meddle, privacy)
         self.rounds: list[Round] = []
         self.strategy, self.arrays = make_strategy(
             self.runtime,

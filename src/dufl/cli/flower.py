@@ -98,7 +98,7 @@ def new(
 
     config = Experiment.from_toml(file, parse_changes(changes))
     try:
-        new_app(folder, config.to_toml())
+        new_app(folder, config.to_toml(), config.game.clients.size)
     except InputError as error:
         raise (error.renamed("DIR") if error.field == "folder" else error) from None
     size = f"num-supernodes={config.game.clients.size} client-resources-num-cpus=1"

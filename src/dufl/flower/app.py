@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
@@ -22,7 +23,7 @@ from dufl.errors import InputError
 from dufl.experiment.config import Experiment
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
 from dufl.flower.client_mod import DataUpdateMod
-from dufl.flower.client_store import ClientProfile, client_number
+from dufl.flower.client_store import ClientProfile, client_number, privacy_options
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
 from dufl.flower.server_store import OnRecord, Round, RunRecorder
@@ -49,18 +50,22 @@ def runtime_of(path: Path) -> Runtime:
     return Runtime(Experiment.from_toml(path))
 
 
-def client_app(locate: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = ()) -> ClientApp:
+def client_app(
+    locate: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mod] = (), min_others: int | None = None
+) -> ClientApp:
     """The client app.
 
     Args:
         locate: returns, for the context of a node, the path of the configuration and the directory of the
             client's file.
         mods: Flower mods that wrap everything else.
+        min_others: of every client; if omitted, `min-others` in the node or run configuration.
     """
 
     def profile(context: Context) -> ClientProfile:
         path, folder = locate(context)
-        return client_profile(runtime_of(path), client_number(context), folder)
+        options = privacy_options(context) | ({} if min_others is None else {"min_others": min_others})
+        return client_profile(runtime_of(path), client_number(context), folder, **options)
 
     update = DataUpdateMod(profile)
     app = update.register(ClientApp(mods=[*mods, update]))
@@ -84,8 +89,8 @@ def client_app(locate: Callable[[Context], tuple[Path, Path]], mods: Sequence[Mo
     return app
 
 
-def client_profile(runtime: Runtime, client: int, folder: Path) -> ClientProfile:
-    """The profile of a client, from its row of `[clients]`."""
+def client_profile(runtime: Runtime, client: int, folder: Path, **others: Any) -> ClientProfile:
+    """The profile of a client, from its row of `[clients]`; `others` are other attributes of the profile."""
     config, clients = runtime.config, runtime.config.game.clients
     if client >= clients.size:
         raise InputError.of("partition-id", f"< {clients.size}, the number of clients", client)
@@ -100,6 +105,7 @@ def client_profile(runtime: Runtime, client: int, folder: Path) -> ClientProfile
         capacity=float(clients.capacity[client]),
         discard=config.data.discard,
         seed=config.training.seed,
+        **others,
     )
 
 
@@ -221,6 +227,7 @@ def deployed_client(mods: Sequence[Mod] = ()) -> ClientApp:
     """The client app of a deployment. The configuration of each node has `config` and `folder`.
 
     In simulation, nodes have no configuration; the run configuration has `client-config` and `client-folder`.
+    Both may have `min-others`, `max-questions` and `allow-unmasked`; see `ClientProfile`.
 
     Args:
         mods: Flower mods that wrap everything else.

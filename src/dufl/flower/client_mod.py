@@ -33,10 +33,13 @@ from dufl.flower.messages import (
     BEST_RESPONSE,
     COMMIT,
     HELLO,
+    OPEN,
     RECORD,
     Answer,
     Commitment,
     Hello,
+    MaskKeys,
+    OpenQueries,
     Query,
     claim_record,
     round_of,
@@ -93,7 +96,8 @@ class DataUpdateMod:
 
     def register(self, app: ClientApp) -> ClientApp:
         """Let an app answer the server's queries."""
-        for kind, answer in ((HELLO, _hello), (BEST_RESPONSE, _best_response), (COMMIT, _commit)):
+        answers = {HELLO: _hello, BEST_RESPONSE: _best_response, COMMIT: _commit, OPEN: _open}
+        for kind, answer in answers.items():
             app.query(kind.partition(".")[2])(self._handler(answer))
         return app
 
@@ -157,27 +161,30 @@ def _hello(store: ClientStore, _: RecordDict) -> RecordDict:
 def _best_response(store: ClientStore, records: RecordDict) -> RecordDict:
     query, client = Query.read(records), store.profile.client
     store.catch_up(query.first_round)
+    store.disclose(query)
     volumes = np.array([store.best_response(announcement) for announcement in query.announcements])
     if not query.roster:
         return Answer(client, volumes).to_records()
-    return Answer(client, mask(volumes, client, store.key, query.roster, query.id)).to_records()
+    return Answer(client, mask(volumes, client, store.key, query.roster, query.mask_id)).to_records()
 
 
 def _commit(store: ClientStore, records: RecordDict) -> RecordDict:
     query = Query.read(records)
     store.catch_up(query.first_round)
-    hashes = store.commit(query.announcements[0], query.first_round)
-    return Commitment(store.profile.client, hashes).to_records()
+    volumes = store.commit(query.announcements[0], query.first_round)
+    return Commitment(store.profile.client, volumes).to_records()
+
+
+def _open(store: ClientStore, records: RecordDict) -> RecordDict:
+    return MaskKeys(store.profile.client, store.open(OpenQueries.read(records))).to_records()
 
 
 def _claim(store: ClientStore, round: int, snapshot: Snapshot[Any]) -> Claim:
-    committed, nonce = store.opening(round)
     volume, labels = len(snapshot.ages), snapshot.samples.labels
     return Claim(
         client=store.profile.client,
         volume=volume,
-        committed=committed,
-        nonce=nonce,
+        committed=store.committed(round),
         mean_age=float(snapshot.ages.mean()) if volume else 1.0,
         classes=len(np.unique(labels)) if labels.dtype.kind != "f" else 0,
     )

@@ -10,7 +10,7 @@ transaction, so a client that is killed at any moment collects no sample twice a
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,8 +28,9 @@ from dufl.data.samples import samples_of
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
 from dufl.experiment.files import replacing
-from dufl.flower.masking import new_key, public_key
-from dufl.flower.messages import commitment_hash
+from dufl.flower.disclosure import Disclosed, after_query, check_opening
+from dufl.flower.masking import mask_keys, new_key, public_key
+from dufl.flower.messages import OpenQueries, Query
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import price_of
@@ -51,6 +52,9 @@ class ClientProfile:
         capacity: the largest number of samples that it can hold.
         discard: which samples it discards first.
         seed: of rounding and discarding.
+        min_others: the number of other clients that must be in a sum before it answers.
+        max_questions: the number of announcements that it answers per deal.
+        allow_unmasked: whether it answers queries without masks.
     """
 
     client: int
@@ -63,6 +67,9 @@ class ClientProfile:
     capacity: float = math.inf
     discard: Discard = "uniform"
     seed: int = 0
+    min_others: int = 3
+    max_questions: int = 200
+    allow_unmasked: bool = False
 
     @classmethod
     def from_context(
@@ -84,7 +91,8 @@ class ClientProfile:
             initial_volume: the number of samples that the client holds at the start.
             collection_cost: α_k; if omitted, `collection-cost` in the configuration.
             training_cost: β_k; if omitted, `training-cost` in the configuration.
-            others: other attributes of the profile.
+            others: other attributes of the profile. The configuration may have `min-others`,
+                `max-questions` and `allow-unmasked`.
 
         Raises:
             InputError: if a cost is missing or an empty text. There are no default costs: every client states
@@ -102,7 +110,7 @@ class ClientProfile:
             initial_volume,
             _cost("collection_cost", collection_cost, config),
             _cost("training_cost", training_cost, config),
-            **others,
+            **privacy_options(context) | others,
         )
 
 
@@ -112,6 +120,20 @@ def client_number(context: Context) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise InputError.of("partition-id", "the client's number in the node configuration", repr(number))
     return number
+
+
+def privacy_options(context: Context) -> dict[str, Any]:
+    """`min_others`, `max_questions` and `allow_unmasked`, if the node or run configuration has them."""
+    config = context.run_config | context.node_config
+    options: dict[str, Any] = {}
+    for key, kind in (("min-others", int), ("max-questions", int), ("allow-unmasked", bool)):
+        value = config.get(key)
+        if value is None:
+            continue
+        if type(value) is not kind or value < 0:
+            raise InputError.of(key, "an integer >= 0" if kind is int else "true or false", repr(value))
+        options[key.replace("-", "_")] = value
+    return options
 
 
 def _cost(field: str, given: float | None, config: dict[str, Any]) -> float:
@@ -171,8 +193,30 @@ class ClientStore:
         )
         return np.asarray(volume[:, 0])
 
-    def commit(self, announcement: Announcement, first_round: int) -> tuple[bytes, ...]:
-        """Make a plan, store it, and return a hash of the volume of every round."""
+    def disclose(self, query: Query) -> None:
+        """Remember a query that is going to be answered.
+
+        Raises:
+            InputError: if the client refuses to answer it.
+        """
+        self._buffer.remember(disclosed=after_query(self.profile, self._disclosed, query).to_json())
+
+    def open(self, request: OpenQueries) -> tuple[dict[int, bytes], ...]:
+        """The keys of the masks of queries, after a commitment.
+
+        Raises:
+            InputError: if the client refuses to open them.
+        """
+        check_opening(self.profile, self._disclosed, request)
+        client = self.profile.client
+        return tuple(mask_keys(client, self.key, request.roster, each) for each in request.mask_ids)
+
+    @property
+    def _disclosed(self) -> Disclosed:
+        return Disclosed.from_json(self._buffer.recall("disclosed"), self._buffer.round)
+
+    def commit(self, announcement: Announcement, first_round: int) -> tuple[int, ...]:
+        """Make a plan, store it, and return the volume of every round."""
         volume = self.best_response(announcement)
         if volume.max() > self.profile.capacity:
             raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
@@ -188,18 +232,18 @@ class ClientStore:
         if known is None or json.loads(known) != facts:
             self._delete_collected()
             self._buffer.remember(plan=json.dumps(facts))
-        nonces = (self._nonce(first_round + t) for t in range(len(plan.size)))
-        return tuple(commitment_hash(int(size), nonce) for size, nonce in zip(plan.size, nonces, strict=True))
+        self._buffer.remember(disclosed=replace(self._disclosed, committed=True).to_json())
+        return tuple(plan.size.tolist())
 
     def catch_up(self, round: int) -> None:
         """Enter a round of the stored plan, if there is one, so that a new plan starts from that state."""
         if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
             self.enter(round)
 
-    def opening(self, round: int) -> tuple[int, bytes]:
-        """The volume that the client committed to in a round, and the nonce that opens the commitment."""
+    def committed(self, round: int) -> int:
+        """The volume that the client committed to in a round."""
         plan, first, _ = self._plan()
-        return int(plan.size[round - first]), self._nonce(round)
+        return int(plan.size[round - first])
 
     def enter(self, round: int) -> Snapshot[Any]:
         """Bring the buffer to the state of a round, and return what it holds.
@@ -285,10 +329,6 @@ class ClientStore:
         facts = json.loads(self._fact("plan"))
         size, keep = (np.array(facts[name], np.int64) for name in ("size", "keep"))
         return IntegerPlan(size, keep, size[1:] - keep), facts["first_round"], facts["joined"]
-
-    def _nonce(self, round: int) -> bytes:
-        """Known to the client alone until it opens its commitment for a round."""
-        return commitment_hash(round, b"nonce" + self.key)
 
     def _fact(self, name: str) -> str:
         fact = self._buffer.recall(name)

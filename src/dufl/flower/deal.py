@@ -1,13 +1,14 @@
 """The deal between server and clients: how it is negotiated, and how updates are checked against it."""
 
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -15,10 +16,23 @@ from dufl.errors import DuflError, InputError
 from dufl.experiment.files import from_json, to_json
 from dufl.flower import messages
 from dufl.flower.ledger import Claim
-from dufl.flower.masking import unmask
+from dufl.flower.masking import UNIT, unmask
 from dufl.flower.nodes import Nodes, NoReplyError
+from dufl.flower.verification import (
+    ROUNDING,
+    TOLERANCE,
+    Asked,
+    Bounds,
+    add_up,
+    disagreeing,
+    false_answers,
+    impossible_commitments,
+    opened_answers,
+)
+from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.leader import Algorithm1Options
+from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement, negotiate
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method
@@ -35,16 +49,18 @@ class Deal:
     Attributes:
         announcement: the offer, and φ(t) from `first_round` on.
         first_round: of the plan.
-        commitments: the hashes that every client committed to, one per round.
+        commitments: the volumes that every client committed to, one per round.
         phases: the number of phases of messages that it took.
         residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
+        left_out: the clients that were left out for good, in this deal or an earlier one, and why.
     """
 
     announcement: Announcement
     first_round: int
-    commitments: Mapping[int, tuple[bytes, ...]]
+    commitments: Mapping[int, tuple[int, ...]]
     phases: int
     residual: float
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def offer(self) -> Offer:
@@ -57,22 +73,21 @@ class Deal:
         return self.first_round + len(self.announcement.announced_volume)
 
     def is_kept_by(self, claim: Claim, round: int) -> bool:
-        """Whether a claim opens the client's commitment for a round."""
-        hashes, at = self.commitments.get(claim.client, ()), round - self.first_round
-        expected = messages.commitment_hash(claim.committed, claim.nonce)
-        return 0 <= at < len(hashes) and expected == hashes[at]
+        """Whether a claim states the volume that the client committed to in a round."""
+        volumes, at = self.commitments.get(claim.client, ()), round - self.first_round
+        return 0 <= at < len(volumes) and claim.committed == volumes[at]
 
     def to_json(self) -> str:
         """The text of `deal.json`."""
-        commitments = {str(client): [h.hex() for h in hashes] for client, hashes in self.commitments.items()}
         values = {
             **self.offer.model_dump(),
             "announced_volume": self.announcement.announced_volume.tolist(),
             "trim_start": self.announcement.trim_start,
             "first_round": self.first_round,
-            "commitments": commitments,
+            "commitments": {str(client): list(volumes) for client, volumes in self.commitments.items()},
             "phases": self.phases,
             "residual": self.residual,
+            "left_out": {str(client): reason for client, reason in self.left_out.items()},
         }
         return to_json(values)
 
@@ -86,9 +101,10 @@ class Deal:
                 offer, np.array(values["announced_volume"], np.float64), bool(values.get("trim_start"))
             ),
             values["first_round"],
-            {int(client): tuple(map(bytes.fromhex, h)) for client, h in values["commitments"].items()},
+            {int(client): tuple(map(int, each)) for client, each in values["commitments"].items()},
             values["phases"],
             values["residual"],
+            {int(client): str(reason) for client, reason in values["left_out"].items()},
         )
 
 
@@ -99,12 +115,27 @@ class NegotiationOptions:
     Attributes:
         method: see `dufl.solve`.
         algorithm1: see `dufl.solve`.
-        masked: whether the server sees only the sum of the clients' answers.
+        masked: whether the server sees only the sum of the clients' answers. If not, clients must allow it.
+        cost_bounds: the lowest and the highest costs that a commitment may imply, as factors of the mean
+            costs in the server's view.
     """
 
     method: Method = "stackelberg"
     algorithm1: Algorithm1Options | None = None
     masked: bool = True
+    cost_bounds: tuple[float, float] = (1e-6, 1e6)
+
+
+class NobodyRepliesError(DuflError):
+    """No client replies, or all refuse."""
+
+
+class LeftOutError(Exception):
+    """Some clients sent what cannot be true."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
 
 
 def agree(
@@ -114,10 +145,12 @@ def agree(
     first_round: int,
     options: NegotiationOptions,
     plan: Announcement | None = None,
+    capacity: float = math.inf,
 ) -> Deal:
     """Find an offer and the clients' plans by asking the clients, and let the clients commit to their plans.
 
-    Clients that do not reply are removed, and the negotiation starts again with the others.
+    Clients that do not reply are removed, and those that send what cannot be true are left out for good. The
+    negotiation then starts again with the others.
 
     Args:
         nodes: the clients.
@@ -126,25 +159,34 @@ def agree(
         first_round: of the plan.
         options: of the negotiation.
         plan: a known plan; clients are then only asked to commit to it.
+        capacity: the largest number of samples that a client may commit to.
 
     Raises:
-        DuflError: if no client replies, or if any client does not reply although the plan is known.
+        DuflError: if no client is left, or if any client does not reply although the plan is known.
     """
     while True:
         try:
-            deal = _agree(nodes, grid, game, first_round, options, plan)
+            deal = _agree(nodes, grid, game, first_round, options, plan, capacity)
         except NoReplyError as error:
             missing = sorted(error.clients)
             if plan is not None or len(missing) == len(nodes.clients):
-                raise DuflError(f"no reply from clients {missing} before the first round") from None
+                text = "; ".join(
+                    [f"no reply from clients {missing} before the first round", *nodes.errors(missing)]
+                )
+                kind = NobodyRepliesError if len(missing) == len(nodes.clients) else DuflError
+                raise kind(text) from None
             log(WARNING, "no reply from clients %s: negotiating without them", missing)
             nodes.remove(missing)
-            game = game.replace(clients=mean_clients(game.clients, len(nodes.clients)))
-            continue
-        offer = deal.offer
-        text = "agreed after %s phases: R = %.2f, θ = %.3f"
-        log(INFO, text, deal.phases, offer.payment, offer.conservation_rate)
-        return deal
+        except LeftOutError as error:
+            if len(error.reasons) == len(nodes.clients):
+                raise DuflError(f"no client can be trusted: {dict(error.reasons)}") from None
+            nodes.leave_out(error.reasons)
+        else:
+            offer = deal.offer
+            text = "agreed after %s phases: R = %.2f, θ = %.3f"
+            log(INFO, text, deal.phases, offer.payment, offer.conservation_rate)
+            return deal
+        plan, game = None, game.replace(clients=mean_clients(game.clients, len(nodes.clients)))
 
 
 def _agree(
@@ -154,45 +196,132 @@ def _agree(
     first_round: int,
     options: NegotiationOptions,
     plan: Announcement | None,
+    capacity: float,
 ) -> Deal:
-    residual, before = 0.0, nodes.phases
-    if plan is None:
+    before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    if plan is not None:
+        commitments = _commit(nodes, grid, first_round, plan, bounds, capacity)
+        _check_known(game.clients, plan, commitments)
+        return Deal(plan, first_round, commitments, nodes.phases - before, 0.0, dict(nodes.left_out))
+    asked: list[Asked] = []
 
-        def ask(announcements: Sequence[Announcement]) -> Sequence[Array]:
-            return _total_answers(nodes, grid, first_round, options.masked, announcements)
+    def ask(announcements: Sequence[Announcement]) -> Sequence[Array]:
+        asked.append(_ask(nodes, grid, first_round, options.masked, announcements))
+        return _total(asked[-1])
 
+    try:
         negotiated = negotiate(game, ask, method=options.method, algorithm1=options.algorithm1)
-        plan, residual = negotiated.announcement, negotiated.residual
-    query = messages.Query(_query_id(), first_round, {}, [plan])
+    except (DuflError, ValueError, ArithmeticError):
+        if asked:  # the answers may be false: of the first query, the offers at least make sense
+            commitments = _commit(nodes, grid, first_round, asked[0].query.announcements[0], bounds, capacity)
+            _attribute(nodes, grid, asked[::-1], commitments, bounds)
+        raise
+    commitments = _commit(nodes, grid, first_round, negotiated.announcement, bounds, capacity)
+    if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT):
+        _attribute(nodes, grid, asked, commitments, bounds)
+        raise DuflError("the commitments do not add up to the answers, and no client's answers are false")
+    phases, residual = nodes.phases - before, negotiated.residual
+    return Deal(negotiated.announcement, first_round, commitments, phases, residual, dict(nodes.left_out))
+
+
+def _cost_bounds(clients: Clients, factors: tuple[float, float]) -> Bounds:
+    mean = mean_clients(clients, 1)
+    collection = float(mean.collection_cost[0])
+    training = max(float(mean.training_cost[0]), factors[0] * collection)
+    low, high = factors
+    return (low * collection, high * collection), (low * training, high * training)
+
+
+def _commit(
+    nodes: Nodes, grid: Grid, first_round: int, plan: Announcement, bounds: Bounds, capacity: float
+) -> dict[int, tuple[int, ...]]:
+    """The volumes that every client commits to."""
+    records = messages.Query(_query_id(), first_round, {}, [plan]).to_records()
     rounds = len(plan.announced_volume)
-    replies = nodes.ask_all(
-        grid, messages.COMMIT, query, lambda records: messages.Commitment.read(records, rounds)
+    replies = nodes.ask_all(grid, messages.COMMIT, records, lambda r: messages.Commitment.read(r, rounds))
+    commitments = {reply.client: reply.volumes for reply in replies}
+    if reasons := impossible_commitments(plan, commitments, bounds, capacity):
+        raise LeftOutError(reasons)
+    return commitments
+
+
+def _check_known(clients: Clients, plan: Announcement, commitments: Mapping[int, Sequence[int]]) -> None:
+    """If commitments do not add up to a known plan, find the clients whose costs are not the known ones."""
+    if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE):
+        return
+    offer, held = plan.offer, np.floor(clients.initial_volume + 0.5)
+    price, _ = price_of(offer.payment, plan.announced_volume, "mean-field")
+    costs = clients.collection_cost, clients.training_cost
+    known, _ = best_response(price, held, *costs, offer.conservation_rate, plan.trim_start)
+    reasons = {}
+    for client, volumes in commitments.items():
+        difference = np.abs(known[:, client] - np.array(volumes, np.float64)).max()
+        if difference > ROUNDING + TOLERANCE:
+            reasons[client] = f"its commitment differs from the known plan by {difference:g} samples"
+    if 0 < len(reasons) < len(commitments):
+        raise LeftOutError(reasons)
+    log(
+        WARNING,
+        "the commitments do not add up to the plan: the server does not have the costs of the clients",
     )
-    commitments = {reply.client: reply.hashes for reply in replies}
-    return Deal(plan, first_round, commitments, nodes.phases - before, residual)
 
 
-def _total_answers(
+def _ask(
     nodes: Nodes, grid: Grid, first_round: int, masked: bool, announcements: Sequence[Announcement]
-) -> Sequence[Array]:
-    """The sum of all clients' answers to each announcement."""
+) -> Asked:
+    """All clients' answers to some announcements."""
     roster = {client: nodes.keys[client] for client in nodes.clients.values()} if masked else {}
     query = messages.Query(_query_id(), first_round, roster, announcements)
     shape = len(announcements), len(announcements[0].announced_volume)
+    replies = nodes.ask_all(
+        grid, messages.BEST_RESPONSE, query.to_records(), lambda r: messages.Answer.read(r, shape, masked)
+    )
+    return Asked(query, {reply.client: reply.volumes for reply in replies})
 
-    def read(records: RecordDict) -> messages.Answer:
-        return messages.Answer.read(records, shape, masked)
 
-    answers = [answer.volumes for answer in nodes.ask_all(grid, messages.BEST_RESPONSE, query, read)]
+def _total(asked: Asked) -> Sequence[Array]:
+    """The sum of all clients' answers to each announcement."""
+    answers = list(asked.answers.values())
     total = np.sum(answers, axis=0, dtype=answers[0].dtype)
-    volumes = unmask(total) if masked else total
+    volumes: Array = unmask(np.asarray(total)) if asked.query.roster else np.asarray(total)
     if not messages.are_volumes(volumes):
-        raise InputError(
-            "the sum of the clients' answers must be finite and >= 0: at least one masked answer is invalid; "
-            "negotiate with masked=False to identify the client",
-            field="volumes",
-        )
+        raise InputError("the sum of the clients' answers must be finite and >= 0", field="volumes")
     return list(volumes)
+
+
+def _attribute(
+    nodes: Nodes,
+    grid: Grid,
+    asked: Sequence[Asked],
+    commitments: Mapping[int, Sequence[int]],
+    bounds: Bounds,
+) -> None:
+    """Raise `LeftOutError` for the clients whose answers are false, if there are any.
+
+    Clients have committed to the first announcement of the last query.
+    """
+    queries, roster = [each.query for each in asked], asked[-1].query.roster
+    if not roster:
+        answers = {client: [each.answers[client] for each in asked] for client in commitments}
+        reasons = false_answers(queries, answers, commitments, bounds)
+    else:
+        request = messages.OpenQueries(tuple(query.mask_id for query in queries), roster)
+        log(
+            WARNING,
+            "the answers of the clients do not make sense: removing the masks of %s queries",
+            len(asked),
+        )
+        replies = nodes.ask_all(
+            grid,
+            messages.OPEN,
+            request.to_records(),
+            lambda records: messages.MaskKeys.read(records, len(queries), roster),
+        )
+        keys = {reply.client: reply.keys for reply in replies}
+        answers = opened_answers(asked, keys)
+        reasons = false_answers(queries, answers, commitments, bounds) or disagreeing(keys)
+    if reasons:
+        raise LeftOutError(reasons)
 
 
 def _query_id() -> str:
@@ -213,7 +342,7 @@ def mean_clients(clients: Clients, count: int, staleness: float | None = None) -
 
 
 def check_reply(
-    reply: Message, client: int, round: int, deal: Deal, shapes: Shapes
+    reply: Message, client: int, round: int, deal: Deal, shapes: Shapes, max_age: Callable[[Claim], float]
 ) -> tuple[Claim | None, str]:
     """Check a client's claim and update. The claim is removed from the reply.
 
@@ -223,6 +352,7 @@ def check_reply(
         round: t, from 0.
         deal: what the client agreed to.
         shapes: of the weights that were sent out.
+        max_age: returns the largest mean age that is possible for a claim of the client.
 
     Returns:
         The claim, if there is one, and why the update is refused; empty if it is accepted.
@@ -236,6 +366,9 @@ def check_reply(
         return claim, f"claims to be client {claim.client}"
     if not deal.is_kept_by(claim, round):
         return claim, f"claims a commitment to {claim.committed} samples that it has not made"
+    oldest = max_age(claim)
+    if claim.mean_age > oldest * (1 + 1e-9):
+        return claim, f"claims a mean age of {claim.mean_age:g}, at most {oldest:g} is possible"
     return claim, claim.refusal or _check_weights(reply, shapes)
 
 

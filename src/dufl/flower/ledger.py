@@ -41,7 +41,6 @@ class Claim:
         client: the number of the client.
         volume: the number of samples that it trained on.
         committed: the number of samples that it committed to.
-        nonce: opens the commitment.
         mean_age: of the samples.
         classes: the number of classes among them.
     """
@@ -49,7 +48,6 @@ class Claim:
     client: int
     volume: int
     committed: int
-    nonce: bytes
     mean_age: float
     classes: int
 
@@ -175,7 +173,7 @@ def shares(
         claims: at most one per client.
         refused: the clients that are not paid, and why; with or without a claim.
 
-    >>> claims = [Claim(client, 5, 5, b"", 1.0, 1) for client in range(3)]
+    >>> claims = [Claim(client, 5, 5, 1.0, 1) for client in range(3)]
     >>> [entry.cents for entry in shares(0, 1.0, claims)]
     [34, 33, 33]
     >>> [(entry.client, entry.cents, entry.reason) for entry in shares(0, 1.0, claims[:1], {1: "no reply"})]

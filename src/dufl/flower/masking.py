@@ -8,6 +8,9 @@ another id, for which all masks are new.
 
 A server that forwards public keys faithfully learns sums alone. The masks do not protect against a server
 that invents clients or distributes keys of its own; see docs/flower.md.
+
+If a sum cannot be right, clients reveal the keys of the masks of one query, and the server removes the masks
+of each answer. A key belongs to one pair and one query, and says nothing about the secret of the pair.
 """
 
 from collections.abc import Mapping
@@ -37,6 +40,20 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
+def check_public_key(key: bytes) -> bytes:
+    """The key, if it can be used. A point of low order would make the secret of every pair zero.
+
+    Raises:
+        InputError: if it is not a public key, or if it is a point of low order.
+    """
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        rule = "an X25519 public key: 32 bytes, and not a point of low order"
+        raise InputError.of("key", rule, key.hex()) from None
+    return key
+
+
 def mask(values: Array, client: int, private: bytes, roster: Mapping[int, bytes], query_id: str) -> Masked:
     """Mask a client's answer.
 
@@ -49,14 +66,8 @@ def mask(values: Array, client: int, private: bytes, roster: Mapping[int, bytes]
     """
     if not (np.isfinite(values).all() and (np.abs(values) <= LARGEST).all()):
         raise InputError.of("values", f"numbers of magnitude {LARGEST:g} at most", values)
-    if roster.get(client) != public_key(private):
-        raise InputError.of("roster", f"one with the public key of client {client}", "another key")
-    masked = np.rint(np.asarray(values, np.float64) / UNIT).astype(np.int64).view(np.uint64)
-    for other, key in roster.items():
-        if other != client:
-            noise = _shared_noise(private, key, query_id, masked.size).reshape(masked.shape)
-            masked = masked + noise if client < other else masked - noise
-    return masked
+    rounded = np.rint(np.asarray(values, np.float64) / UNIT).astype(np.int64).view(np.uint64)
+    return rounded + _noise(client, mask_keys(client, private, roster, query_id), rounded.shape)
 
 
 def unmask(total: Masked) -> Array:
@@ -64,9 +75,33 @@ def unmask(total: Masked) -> Array:
     return np.asarray(total.view(np.int64) * UNIT)
 
 
-def _shared_noise(private: bytes, other: bytes, query_id: str, size: int) -> Masked:
-    """Equal for both clients, and indistinguishable from noise for everybody else."""
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
-    key = HKDF(hashes.SHA256(), 32, salt=None, info=b"dufl mask " + query_id.encode()).derive(secret)
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
+def unmask_answer(masked: Masked, client: int, keys: Mapping[int, bytes]) -> Array:
+    """A client's answer, from its masked answer and its `mask_keys`."""
+    return unmask(masked - _noise(client, keys, masked.shape))
+
+
+def mask_keys(client: int, private: bytes, roster: Mapping[int, bytes], query_id: str) -> dict[int, bytes]:
+    """The keys of the masks that a client shares with every other client of the roster, for one query."""
+    if roster.get(client) != public_key(private):
+        raise InputError.of("roster", f"one with the public key of client {client}", "another key")
+    own = X25519PrivateKey.from_private_bytes(private)
+    info = b"dufl mask " + query_id.encode()
+    secrets = {
+        other: own.exchange(X25519PublicKey.from_public_bytes(key))
+        for other, key in roster.items()
+        if other != client
+    }
+    return {
+        other: HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(secret)
+        for other, secret in secrets.items()
+    }
+
+
+def _noise(client: int, keys: Mapping[int, bytes], shape: tuple[int, ...]) -> Masked:
+    """The sum of a client's masks. Of each pair, the client with the lower number adds the mask."""
+    noise = np.zeros(shape, np.uint64)
+    for other, key in keys.items():
+        stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+        mask = np.frombuffer(stream.update(bytes(noise.nbytes)), np.uint64).reshape(shape)
+        noise = noise + mask if client < other else noise - mask
+    return noise

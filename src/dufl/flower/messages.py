@@ -1,11 +1,11 @@
 """The messages between server and clients, as Flower's records.
 
-No message carries a client's costs. The volumes of a single client are masked or hashed until the client
-claims them.
+No message carries a client's costs. A client's answers to offers are masked. When it commits to a deal, it
+states the volumes of its plan.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from dufl.errors import InputError
 from dufl.flower.ledger import Claim
+from dufl.flower.masking import check_public_key
 from dufl.game.dynamics import Array as Volumes
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Offer
@@ -22,6 +23,7 @@ from dufl.game.parameters import Offer
 HELLO = "query.hello"
 BEST_RESPONSE = "query.best_response"
 COMMIT = "query.commit"
+OPEN = "query.open"
 RECORD = "dufl"  # the name of DUFL's record in a message
 
 AnyArray = npt.NDArray[Any]
@@ -42,7 +44,7 @@ class Hello:
     def read(cls, records: RecordDict) -> "Hello":
         """From the content of a message."""
         config = _config(records)
-        return cls(_integer(config, "client"), _bytes(config, "key"))
+        return cls(_integer(config, "client"), check_public_key(_bytes(config, "key")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,14 @@ class Query:
     first_round: int
     roster: Mapping[int, bytes]
     announcements: Sequence[Announcement]
+
+    @property
+    def mask_id(self) -> str:
+        """What masks are derived from: the id and the content. Two queries never have the same masks."""
+        content = hashlib.sha256(repr((self.first_round, sorted(self.roster.items()))).encode())
+        for announcement in self.announcements:
+            content.update(announcement_digest(announcement))
+        return f"{self.id} {content.hexdigest()}"
 
     def to_records(self) -> RecordDict:
         """The content of a message."""
@@ -122,23 +132,79 @@ class Answer:
 
 @dataclass(frozen=True)
 class Commitment:
-    """A client's commitment to its plan: one hash per round."""
+    """A client's commitment to its plan: its volume in every round."""
 
     client: int
-    hashes: tuple[bytes, ...]
+    volumes: tuple[int, ...]
 
     def to_records(self) -> RecordDict:
         """The content of a message."""
-        return RecordDict({RECORD: ConfigRecord({"client": self.client, "hashes": list(self.hashes)})})
+        return RecordDict({RECORD: ConfigRecord({"client": self.client, "volumes": list(self.volumes)})})
 
     @classmethod
     def read(cls, records: RecordDict, rounds: int) -> "Commitment":
         """From the content of a message."""
         config = _config(records)
-        hashes = tuple(_list(config, "hashes"))
-        if len(hashes) != rounds or not all(isinstance(each, bytes) for each in hashes):
-            raise InputError.of("hashes", f"one for each of {rounds} rounds", f"{len(hashes)} hashes")
-        return cls(_integer(config, "client"), hashes)
+        volumes = tuple(_list(config, "volumes"))
+        if len(volumes) != rounds or not all(type(volume) is int and volume >= 0 for volume in volumes):
+            raise InputError.of("volumes", f"an integer >= 0 for each of {rounds} rounds", f"{volumes!r:.80}")
+        return cls(_integer(config, "client"), volumes)
+
+
+@dataclass(frozen=True)
+class OpenQueries:
+    """Asks for the keys of the masks of some queries.
+
+    Attributes:
+        mask_ids: of the queries.
+        roster: of the queries.
+    """
+
+    mask_ids: tuple[str, ...]
+    roster: Mapping[int, bytes]
+
+    def to_records(self) -> RecordDict:
+        """The content of a message."""
+        clients, keys = list(self.roster), list(self.roster.values())
+        config = ConfigRecord({"mask_ids": list(self.mask_ids), "clients": clients, "keys": keys})
+        return RecordDict({RECORD: config})
+
+    @classmethod
+    def read(cls, records: RecordDict) -> "OpenQueries":
+        """From the content of a message."""
+        config = _config(records)
+        roster = dict(zip(_list(config, "clients"), _list(config, "keys"), strict=True))
+        return cls(tuple(map(str, _list(config, "mask_ids"))), roster)
+
+
+@dataclass(frozen=True)
+class MaskKeys:
+    """The keys of the masks that a client shares with every other client, for some queries.
+
+    Attributes:
+        client: the number of the client.
+        keys: for every query, the key by the number of the other client.
+    """
+
+    client: int
+    keys: tuple[Mapping[int, bytes], ...]
+
+    def to_records(self) -> RecordDict:
+        """The content of a message."""
+        keys = [key for shared in self.keys for _, key in sorted(shared.items())]
+        return RecordDict({RECORD: ConfigRecord({"client": self.client, "keys": keys})})
+
+    @classmethod
+    def read(cls, records: RecordDict, queries: int, clients: Iterable[int]) -> "MaskKeys":
+        """From the content of a message; `clients` are those of the roster."""
+        config = _config(records)
+        client, keys = _integer(config, "client"), _list(config, "keys")
+        others = sorted(set(clients) - {client})
+        if len(keys) != queries * len(others) or not all(isinstance(k, bytes) and len(k) == 32 for k in keys):
+            rule = f"{queries * len(others)} keys of 32 bytes"
+            raise InputError.of("keys", rule, f"{len(keys)} values")
+        rows = (keys[start : start + len(others)] for start in range(0, len(keys), len(others) or 1))
+        return cls(client, tuple(dict(zip(others, row, strict=True)) for row in rows))
 
 
 def claim_record(claim: Claim) -> ConfigRecord:
@@ -150,10 +216,10 @@ def read_claim(records: RecordDict) -> Claim:
     """The claim in the content of a reply."""
     config = _config(records)
     age = config.get("mean_age")
-    if not isinstance(age, float) or not 0 <= age < np.inf:
-        raise InputError.of("mean_age", "a number >= 0", repr(age))
+    if not isinstance(age, float) or not 1 <= age < np.inf:
+        raise InputError.of("mean_age", "a number >= 1", repr(age))
     numbers = {name: _integer(config, name) for name in ("client", "volume", "committed", "classes")}
-    return Claim(nonce=_bytes(config, "nonce"), mean_age=age, **numbers)
+    return Claim(mean_age=age, **numbers)
 
 
 def round_of(records: RecordDict) -> int:
@@ -161,9 +227,12 @@ def round_of(records: RecordDict) -> int:
     return _integer(_config(records), "round")
 
 
-def commitment_hash(volume: int, nonce: bytes) -> bytes:
-    """A hash that binds to a volume and hides it."""
-    return hashlib.sha256(nonce + volume.to_bytes(8, "big")).digest()
+def announcement_digest(announcement: Announcement) -> bytes:
+    """A hash of an announcement."""
+    offer = announcement.offer
+    numbers = offer.payment, offer.conservation_rate, announcement.trim_start
+    volume = np.ascontiguousarray(announcement.announced_volume, np.float64).tobytes()
+    return hashlib.sha256(repr(numbers).encode() + volume).digest()
 
 
 def to_arrays(arrays: Mapping[str, AnyArray]) -> ArrayRecord:

@@ -1,7 +1,7 @@
 """Which client is at which Flower node, and how clients are queried."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import ERROR, WARNING
 from typing import Protocol, TypeVar
 
@@ -36,57 +36,98 @@ class NoReplyError(Exception):
 
 
 class Nodes:
-    """The clients that the server knows.
+    """The clients that the server knows. A number belongs to the key that registered with it first.
 
     Args:
+        count: the number of expected clients; their numbers are 0 … count − 1.
         timeout: seconds to wait for replies in a phase of messages.
         arrival_timeout: seconds to wait for all clients before the first round.
 
     Attributes:
         clients: the number of the client at every node.
         keys: the public key of every client that was ever registered.
+        left_out: the clients that are left out for good, and why.
         phases: the number of phases of messages so far.
     """
 
-    def __init__(self, timeout: float, arrival_timeout: float) -> None:
+    def __init__(self, count: int, timeout: float, arrival_timeout: float) -> None:
+        self.count = count
         self.clients: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
+        self.left_out: dict[int, str] = {}
         self.phases = 0
         self._timeout = timeout
         self._arrival_timeout = arrival_timeout
         self._ignored: set[int] = set()  # nodes
         self._errors: dict[int, str] = {}  # the last error of every node whose last reply failed
+        self._invalid: set[int] = set()  # nodes whose last reply could not be read
+        self._homes: dict[int, int] = {}  # the last node of every client
 
     @property
     def present(self) -> set[int]:
         """The numbers of the clients that are registered at some node."""
         return set(self.clients.values())
 
-    def wait_for_clients(self, grid: Grid, count: int) -> None:
-        """Wait until `count` clients are registered."""
-        began = time.monotonic()
+    def errors(self, clients: Iterable[int]) -> list[str]:
+        """The last errors of clients, each once."""
+        nodes = [self._homes[client] for client in clients if client in self._homes]
+        return list(dict.fromkeys(self._errors[node] for node in nodes if node in self._errors))
+
+    def wait_for_clients(self, grid: Grid) -> None:
+        """Wait until all expected clients are registered, except for those that are left out.
+
+        When the time is over, clients whose registration is invalid are not waited for any longer.
+        """
+        began, count = time.monotonic(), self.count - len(self.left_out)
         while True:
             self.register_nodes(grid)
             if len(self.clients) >= count:
                 return
             if time.monotonic() - began > self._arrival_timeout:
-                rule = f"{count} within {self._arrival_timeout:g} s"
-                found = "; ".join([str(len(self.clients)), *dict.fromkeys(self._errors.values())])
-                raise InputError.of("the number of clients", rule, found)
+                break
             time.sleep(POLL)
+        invalid = sorted(self._invalid - set(self.clients))
+        if self.clients and len(self.clients) + len(invalid) >= count:
+            log(WARNING, "nodes %s are left out: their registration is invalid", invalid)
+            return
+        rule = f"{count} within {self._arrival_timeout:g} s"
+        found = "; ".join([str(len(self.clients)), *dict.fromkeys(self._errors.values())])
+        raise InputError.of("the number of clients", rule, len(self.clients), text=found)
 
     def register_nodes(self, grid: Grid) -> None:
         """Register the clients at new nodes. A client may move to another node if it has the same key."""
         nodes = set(grid.get_node_ids())
         self._ignored &= nodes  # a node that disconnects and returns is asked again
+        self._invalid &= nodes
         new = sorted(nodes - self._ignored - set(self.clients))
         for node, hello in self.ask(grid, new, messages.HELLO, RecordDict(), messages.Hello.read).items():
-            if self.keys.setdefault(hello.client, hello.key) != hello.key:
-                log(WARNING, "node %s ignored: its key is not that of client %s", node, hello.client)
+            if error := self._refusal(hello, node):
+                self._report(node, error)
                 self._ignored.add(node)
                 continue
+            self.keys[hello.client] = hello.key
             self.clients = {old: client for old, client in self.clients.items() if client != hello.client}
             self.clients[node] = hello.client
+            self._homes[hello.client] = node
+
+    def _refusal(self, hello: messages.Hello, node: int) -> str:
+        """Why a client cannot be registered; empty if it can."""
+        client = hello.client
+        if client >= self.count:
+            return f"client {client} is not expected and is refused: the numbers are 0 … {self.count - 1}"
+        if client in self.left_out:
+            return f"client {client} is left out: {self.left_out[client]}"
+        if self.keys.get(client, hello.key) != hello.key:
+            home = self._homes[client]
+            return f"client {client} is at node {home}; node {node} has another key and is refused"
+        return ""
+
+    def leave_out(self, reasons: Mapping[int, str]) -> None:
+        """Remove clients for good, and log why."""
+        for client, reason in sorted(reasons.items()):
+            log(WARNING, "client %s at node %s is left out: %s", client, self._homes.get(client), reason)
+        self.left_out |= reasons
+        self.remove(reasons)
 
     def remove(self, clients: Iterable[int]) -> None:
         """Remove clients until they return at a node that was disconnected."""
@@ -115,7 +156,9 @@ class Nodes:
                     raise InputError(root_cause(reply.error.reason or ""))
                 replies[node] = read(reply.content)
                 self._errors.pop(node, None)
+                self._invalid.discard(node)
             except InputError as error:
+                self._invalid = self._invalid - {node} if reply.has_error() else self._invalid | {node}
                 self._report(node, str(error))
         return {node: replies[node] for node in nodes if node in replies}
 
@@ -126,14 +169,14 @@ class Nodes:
         self._errors[node] = error
 
     def ask_all(
-        self, grid: Grid, kind: str, query: messages.Query, read: Callable[[RecordDict], ClientReply]
+        self, grid: Grid, kind: str, records: RecordDict, read: Callable[[RecordDict], ClientReply]
     ) -> list[ClientReply]:
         """The replies of all clients.
 
         Raises:
             NoReplyError: if clients did not reply, or replied with an invalid message or another number.
         """
-        replies = self.ask(grid, list(self.clients), kind, query.to_records(), read)
+        replies = self.ask(grid, list(self.clients), kind, records, read)
         valid = [reply for node, reply in replies.items() if reply.client == self.clients[node]]
         if missing := sorted(self.present - {reply.client for reply in valid}):
             raise NoReplyError(missing)

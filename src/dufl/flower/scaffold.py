@@ -35,6 +35,7 @@ client-config = {client}   # the clients' configuration in simulation; in a depl
 client-folder = {clients}  # for the clients' buffers in simulation; in a deployment, every node has its own
 timeout = 600.0        # seconds to wait for clients in a round, or in a phase of the negotiation
 negotiate = true       # false: `config` has the true costs of the clients
+min-others = {others}         # others that must be in a sum before a client answers; a node may have its own
 """
 IGNORED = """\
 /server.toml
@@ -59,12 +60,13 @@ app = deployed_client()
 '''
 
 
-def new_app(folder: Path, config: str) -> None:
+def new_app(folder: Path, config: str, num_clients: int) -> None:
     """Write an app directory.
 
     Args:
         folder: the directory; it must be new or empty.
         config: the text of the configuration.
+        num_clients: the number of clients in it.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InputError.of("folder", "new or empty", folder)
@@ -78,6 +80,7 @@ def new_app(folder: Path, config: str) -> None:
             folder=repr(str(root / "run")),
             client=repr(str(root / "client.toml")),
             clients=repr(str(root / "clients")),
+            others=max(0, min(3, num_clients - 2)),  # one client may be lost
         ),
         "app/__init__.py": '"""Federated learning on fresh data."""\n',
         "app/server.py": SERVER,

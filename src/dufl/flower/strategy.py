@@ -21,7 +21,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from dufl.errors import DuflError, InputError
 from dufl.flower import messages
 from dufl.flower.bounds import bound_updates, update_size
-from dufl.flower.deal import Deal, NegotiationOptions, agree, check_reply, mean_clients, with_claimed_volume
+from dufl.flower.deal import (
+    Deal,
+    NegotiationOptions,
+    NobodyRepliesError,
+    agree,
+    check_reply,
+    mean_clients,
+    with_claimed_volume,
+)
 from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
 from dufl.flower.server_store import Round, ServerStore
@@ -79,13 +87,15 @@ class DataUpdateStrategy(Strategy):
         self.folder = Path(folder)
         self.deal: Deal | None = None
         self.round = 0
-        self.nodes = Nodes(timeout, arrival_timeout)
+        self.nodes = Nodes(game.clients.size, timeout, arrival_timeout)
         self._plan = plan
         self._negotiation = negotiation or NegotiationOptions()
         self._max_missed_rounds = max_missed_rounds
         self._on_round_end = on_round_end
         self._store = ServerStore(self.folder)
         self._missed: dict[int, int] = {}  # rounds in a row, by client
+        self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
+        self._unwilling: set[int] = set()  # clients that refused to negotiate again
         self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
@@ -140,7 +150,7 @@ class DataUpdateStrategy(Strategy):
                 errors.append(reply)
                 continue
             current.missing.remove(client)
-            claim, reason = check_reply(reply, client, current.round, current.deal, shapes)
+            claim, reason = check_reply(reply, client, current.round, current.deal, shapes, self._max_age)
             if not reason:
                 sizes[client] = update_size(reply, self._model)
                 reason = "" if math.isfinite(sizes[client]) else "weights that are too large"
@@ -153,6 +163,7 @@ class DataUpdateStrategy(Strategy):
             accepted = {client: sizes[client] for client in updates}
             current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
         current.claims = [claims[client] for client in sorted(updates)]
+        self._accepted |= {claim.client: (current.round, claim) for claim in current.claims}
         valid = [updates[client] for client in sorted(updates)]
         server_round += self._resumed_after
         arrays, metrics = self.strategy.aggregate_train(server_round, valid + errors)
@@ -168,6 +179,18 @@ class DataUpdateStrategy(Strategy):
         if current.volume:
             self._mean_age = current.mean_age + 1
         return arrays, metrics
+
+    def _max_age(self, claim: Claim) -> float:
+        """The largest mean age that is possible after the client's last claim.
+
+        A sample that was held then is older by the rounds since; any other is younger than these rounds.
+        Hence D(t)·S(t) <= D(s)·S(s) + (t − s)·D(t), where s is the round of the last claim. Equality is the
+        law of staleness with everything conserved. Of a first claim, only the order of magnitude is known.
+        """
+        round, last = self._accepted.get(claim.client, (0, None))
+        if last is None or self._current is None or not claim.volume:
+            return float(self.game.clients.initial_staleness.max()) + self.game.num_rounds
+        return self._current.round - round + last.volume * last.mean_age / claim.volume
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -224,18 +247,25 @@ class DataUpdateStrategy(Strategy):
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
-        self.nodes.wait_for_clients(grid, self.game.clients.size)
         if not self._store.has_deal:
-            self._negotiate(grid, self.game, self._plan)
+            self.nodes.wait_for_clients(grid)
+            clients, present = self.game.clients, len(self.clients)
+            if present == clients.size:
+                self._negotiate(grid, self.game, self._plan)
+            else:
+                self._negotiate(grid, self.game.replace(clients=mean_clients(clients, present)))
             return initial_arrays
         self.deal = self._store.load_deal(self.game.num_rounds)
+        self.nodes.left_out |= self.deal.left_out
+        self.nodes.wait_for_clients(grid)
         self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
         if self.round >= self.game.num_rounds:
             log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
 
     def _negotiate(self, grid: Grid, game: Game, plan: Announcement | None = None) -> None:
-        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan)
+        capacity = float(self.game.clients.capacity.max())
+        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan, capacity)
         self._store.save_deal(self.deal)
 
     def _update_clients(self, grid: Grid) -> None:
@@ -243,11 +273,16 @@ class DataUpdateStrategy(Strategy):
         self.nodes.register_nodes(grid)
         self.nodes.remove(c for c, missed in self._missed.items() if missed >= self._max_missed_rounds)
         present, left = self.nodes.present, self.game.num_rounds - self.round
-        if self.deal is not None and present and present != set(self.deal.commitments) and left >= 2:
+        settled = self.deal is None or present in (set(self.deal.commitments), self._unwilling, set())
+        if not settled and left >= 2:
             log(INFO, "negotiating again from round %s on, with clients %s", self.round, sorted(present))
             guess = mean_clients(self.game.clients, len(present), self._mean_age)
             self._missed = dict.fromkeys(present, 0)
-            self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+            try:
+                self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
+            except NobodyRepliesError as error:  # perhaps too few are left for a sum that hides each of them
+                log(WARNING, "the deal stays as it was: %s", error)
+                self._unwilling = present
         if isinstance(self.strategy, PerClient):
             self.strategy.set_clients(self.clients)
 
