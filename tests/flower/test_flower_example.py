@@ -57,12 +57,12 @@ def documented(app: str) -> list[str]:
     """The command of the README that runs an app."""
     text = (EXAMPLE / "README.md").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith(f"flwr run {app} ")]
-    return shlex.split(line.replace("num-supernodes=10", "num-supernodes=3"))
+    return shlex.split(line.replace("num-supernodes=10", "num-supernodes=4"))
 
 
 def test_as_its_readme_says(tmp_path: Path, fresh: Any) -> None:
     model, folder = tmp_path / "model.pt", tmp_path / "run"
-    config = {"num-server-rounds": 4, "num-clients": 3, "local-epochs": 10, "min-others": 2}
+    config = {"num-server-rounds": 4, "num-clients": 4, "local-epochs": 10}
     paths = f"model={str(model)!r} folder={str(folder)!r} "
     small = ["--run-config", paths + " ".join(f"{name}={value}" for name, value in config.items())]
     with flower_home(tmp_path / "home") as environment:
@@ -71,11 +71,11 @@ def test_as_its_readme_says(tmp_path: Path, fresh: Any) -> None:
     with Ledger(folder / "ledger.sqlite") as ledger:
         ledger.check()
         entries = ledger.entries()
-    assert [(entry.round, entry.client) for entry in entries] == [(t, k) for t in range(4) for k in range(3)]
+    assert [(entry.round, entry.client) for entry in entries] == [(t, k) for t in range(4) for k in range(4)]
     assert all(entry.claimed > 0 and entry.cents > 0 and not entry.reason for entry in entries), done.stdout
     for number in range(4):
         volume = sum(entry.claimed for entry in entries if entry.round == number)
-        assert f"round {number + 1} of 4: 3 updates on {volume} samples" in done.stdout
+        assert f"round {number + 1} of 4: 4 updates on {volume} samples" in done.stdout
     import torch
 
     task = fresh("app.task")
