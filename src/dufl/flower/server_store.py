@@ -79,7 +79,7 @@ class Round:
     @property
     def mean_age(self) -> float:
         """The mean age of the samples of all claims; 1 if there are none."""
-        aged = sum(claim.volume * claim.mean_age for claim in self.claims)
+        aged = sum(round(claim.volume * claim.mean_age) for claim in self.claims)  # ages are integers
         return aged / self.volume if self.volume else 1.0
 
 
