@@ -108,7 +108,7 @@ def _draw_volume(axes: Axes, calibration: Calibration) -> None:
 def _draw_age(axes: Axes, calibration: Calibration) -> None:
     scarcity, staleness, value = calibration.points
     law, scale = calibration.law, _scale(calibration)
-    ages = np.linspace(max(0.9 * staleness.min(), 1e-9), 1.05 * staleness.max(), 100)
+    ages = np.linspace(max(0.9 * staleness.min(), 1e-9), staleness.max(), 100)  # no older than was tried
     _draw_panel(
         axes,
         (staleness, 1 / scarcity, scale * value),
