@@ -1,5 +1,6 @@
 """The command line: `dufl COMMAND`. One short file per command."""
 
+import gc
 import io
 import os
 import signal
@@ -67,6 +68,7 @@ def top(
 
 def main() -> None:
     """Run the command line. A user error prints one sentence and sets the exit code of its type."""
+    gc.set_threshold(50_000, 20, 20)  # libraries make many objects that stay: look for garbage less often
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # for terminals that cannot show θ

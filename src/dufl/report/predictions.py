@@ -1,10 +1,14 @@
 """Predictions of a loss law in texts and tables, and what a training measured instead."""
 
+from typing import TYPE_CHECKING
+
 from dufl.experiment.frontier import payment_per_point, score_of
-from dufl.experiment.predicted import Outcome
 from dufl.formatting import money, number, percent
 from dufl.game.plan import Plan
 from dufl.game.prediction import Prediction
+
+if TYPE_CHECKING:
+    from dufl.experiment.predicted import Outcome
 
 Rows = list[tuple[str, str]]
 NAMES = {"error": "accuracy", "loss": "loss", "rmse": "RMSE"}
@@ -112,7 +116,7 @@ def cost_label(plan: Plan) -> str:
     return "cost U" if plan.prediction is None else "cost U above the floor"
 
 
-def outcome_rows(outcome: Outcome | None) -> Rows:
+def outcome_rows(outcome: "Outcome | None") -> Rows:
     """Predicted and measured, for the table of a run."""
     if outcome is None:
         return []
@@ -126,7 +130,7 @@ def outcome_rows(outcome: Outcome | None) -> Rows:
     ]
 
 
-def outcome_sentence(outcome: Outcome | None) -> str:
+def outcome_sentence(outcome: "Outcome | None") -> str:
     """What to do if the measured value is outside of the 90 % interval; empty if it is not."""
     if outcome is None or outcome.inside:
         return ""
