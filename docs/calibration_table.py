@@ -38,8 +38,8 @@ CNN = {
     "training.model": "cnn",
     "clients.count": 5,
     "clients.initial_volume": 200,
-    "game.num_rounds": 40,
-    "training.local_epochs": 3,
+    "game.num_rounds": 20,
+    "training.local_epochs": 2,
     "training.learning_rate": 0.03,
 }
 
@@ -77,7 +77,7 @@ TASKS = {
     "weather": Task("weather", RECORDED),
     "elec2": Task("elec2", RECORDED),
     "keystroke": Task("keystroke", RECORDED),
-    "cifar10, CNN": Task("cifar10", CNN, 18, (0.0, 0.5, 0.8, 0.92), payments=(10.0, 53.0), tested=2000),
+    "cifar10, CNN": Task("cifar10", CNN, 12, (0.0, 0.5, 0.8, 0.92), (21,), (10.0, 53.0), 2000),
 }
 
 
