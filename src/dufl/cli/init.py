@@ -103,6 +103,18 @@ seed = 0                     # of data, training and sampling
 device = "auto"              # an accelerator, or else "cpu"; or "cuda", "cuda:1", "mps"
 workers = 0                  # cores for training, 0 for all; does not change the results
 checkpoint_every = 10        # rounds
+
+# The following section is for runs on Flower only.
+
+[service]
+# max_rounds = 1000          # of a service with horizon = "endless"; default: until it is stopped
+# total_budget = 5000        # paid at most, over all rounds and restarts; default: any amount
+unit = "0.01"                # the smallest amount that is paid, and its currency, such as "0.01 EUR"
+payment_rule = "volume"      # or "audited": held back while updates do not improve the model; or
+#                            # "contribution": by how much they improve it
+audit_samples = 1000         # of the server, on which updates are audited
+audit_share = 0.1            # of a round's time that the audit may take
+commitment_grid = 1          # clients round the volumes that they commit to to multiples of this
 """
 
 

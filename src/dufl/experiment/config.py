@@ -1,8 +1,8 @@
 """An experiment: a game, data, training and a policy. It can be read from a TOML file.
 
-The file has the key `policy` and the sections `[game]`, `[clients]`, `[leader]`, `[data]` and `[training]`;
-every key is optional. An unknown key is an error that suggests the nearest known key. Paths in a file are
-relative to its directory. Paths in changes are relative to the current directory.
+The file has the key `policy` and the sections `[game]`, `[clients]`, `[leader]`, `[data]`, `[training]` and
+`[service]`; every key is optional. An unknown key is an error that suggests the nearest known key. Paths in
+a file are relative to its directory. Paths in changes are relative to the current directory.
 """
 
 import math
@@ -21,6 +21,7 @@ from dufl.data.streams import BEFORE
 from dufl.errors import InputError, shown
 from dufl.experiment.keys import KEYS, ROOT, check_keys, split_key
 from dufl.experiment.sections import GOALS, ClientsSection, Data, Leader, column
+from dufl.experiment.service import Service
 from dufl.experiment.toml import Table, parse, read
 from dufl.game.clients_file import COLUMNS
 from dufl.game.endless import StationaryPlan, solve_endless
@@ -56,6 +57,7 @@ class Experiment(Inputs):
         leader: how the policy "dufl" computes the offer.
         data: the samples, how they arrive and how they age.
         training: the model, the algorithm and local training.
+        service: how a run on Flower goes on, pays and checks what it pays for.
         policy: determines the payment and what clients conserve and collect: "dufl" (solve the game and
             follow the plan), "static" (never update), a `Plan`, or a plugin; see `dufl.learning.policies`.
 
@@ -70,6 +72,7 @@ class Experiment(Inputs):
     leader: Leader = Leader()
     data: Data = Data()
     training: Training = Training()
+    service: Service = Service()
     policy: Annotated[Spec, AfterValidator(_policy)] = "dufl"
 
     def __init__(self, **values: Any) -> None:
@@ -116,6 +119,8 @@ class Experiment(Inputs):
             "data": {n: _plain(v) for n, v in self.data if v is not None},
             "training": {n: _plain(v) for n, v in self.training if v or n != "metrics"},
         }
+        if self.service != Service():
+            sections["service"] = {n: v for n, v in self.service if v is not None}
         return tomli_w.dumps(sections)
 
     def replace(self, **changes: Any) -> Self:
@@ -241,8 +246,10 @@ def resolve(
         raise InputError.of("leader.competition", "'mean-field' with a single client", "'nash' and 1 client")
     data = _in_section(name, "data", lambda: Data(**sections["data"]))
     training = _in_section(name, "training", lambda: Training(**sections["training"]))
+    service = _in_section(name, "service", lambda: Service(**sections["service"]))
     root = {key: table[key] for key in KEYS[ROOT] if key in table}
-    return Experiment(game=game, clients=described, leader=leader, data=data, training=training, **root)
+    parts = {"leader": leader, "data": data, "training": training, "service": service}
+    return Experiment(game=game, clients=described, **parts, **root)
 
 
 def change(table: Table, changes: Changes) -> Table:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from dufl.errors import InputError, shown
 from dufl.experiment.sections import ClientsSection, Data, Leader
+from dufl.experiment.service import Service
 from dufl.game.parameters import Game
 from dufl.inputs import nearest, unknown_key
 from dufl.learning.settings import Training
@@ -21,6 +22,7 @@ KEYS: dict[str, Sequence[str]] = {
     "leader": list(Leader.model_fields),
     "data": list(Data.model_fields),
     "training": list(Training.model_fields),
+    "service": list(Service.model_fields),
 }
 
 # Other names of a key: first its symbol in a paper, if any, then alternative names.
