@@ -98,6 +98,11 @@ class ClientData(ABC):
         """The test samples of a round: all of them, unless data is recorded."""
         return slice(0, len(self.test))
 
+    def recent_test(self, round: int, count: int) -> npt.NDArray[np.int64]:
+        """At most `count` test samples like those that clients can have in a round, evenly spread."""
+        which = self.test_range(round)
+        return spread(np.arange(which.start, which.stop), count)
+
     def period(self, round: int) -> Period | None:
         """The recorded time of a round; None if data is not recorded."""
         return None
@@ -155,6 +160,17 @@ class ClientData(ABC):
         """A client's buffer as it was after `round` rounds."""
         options: dict[str, Any] = {"discard": self.discard, "seed": self.seed, "client": client}
         return MemoryBuffer.restore(snapshot, round, next_id, **options)
+
+
+def spread(indices: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """At most `count` of the indices, at equal distances.
+
+    >>> spread(np.arange(10), 3).tolist(), spread(np.arange(2), 3).tolist()
+    ([0, 4, 9], [0, 1])
+    """
+    if len(indices) <= count:
+        return indices
+    return indices[np.linspace(0, len(indices) - 1, count).astype(np.int64)]
 
 
 class IndexedStream:

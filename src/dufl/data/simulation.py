@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
 from dufl.data.buffer import Discard
-from dufl.data.client_data import ClientData, IndexedStream, StreamFactory
+from dufl.data.client_data import ClientData, IndexedStream, StreamFactory, spread
 from dufl.data.samples import Samples
 from dufl.data.streams import SimulatedStream
 
@@ -53,3 +56,9 @@ class Simulation(ClientData):
             dirichlet_alpha=self.dirichlet_alpha,
         )
         return IndexedStream(simulated.indices, self.pool)
+
+    def recent_test(self, round: int, count: int) -> npt.NDArray[np.int64]:
+        """At most `count` test samples of the classes that have arrived."""
+        if self.arrival.order == "client" or self.make_stream is not None:
+            return super().recent_test(round, count)
+        return spread(np.flatnonzero(np.isin(self.test.labels, self.arrival.classes(round))), count)

@@ -137,6 +137,16 @@ def _are_sizes(value: object) -> bool:
     )
 
 
+def _are_scores(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        re.fullmatch("[0-9]{1,15}", client)
+        and isinstance(score, list)
+        and len(score) == 3
+        and all(map(_is_number, score))
+        for client, score in value.items()
+    )
+
+
 def _are_metrics(value: object) -> bool:
     return isinstance(value, dict) and all(item is None or _is_number(item) for item in value.values())
 
@@ -211,8 +221,10 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "period": ("the period of a recording, or null", lambda value: value is None or _is_period(value)),
     "replan": ("a new plan", _is_replan),
     "bounded": ("an object of numbers >= 0 by client number", _are_sizes),
+    "scores": ("an object of [mean, low, high] by client number", _are_scores),
+    "held": ("an object of strings by client number", _are_reasons),
 }
-_OPTIONAL = ("replan", "bounded")  # only in the rounds that have one
+_OPTIONAL = ("replan", "bounded", "scores", "held")  # only in the rounds that have one
 _UNKNOWN: Mapping[str, Any] = {  # the meaning of null: JSON has neither infinity nor NaN
     "accuracy": math.nan,
     "loss": math.nan,

@@ -23,8 +23,10 @@ from dufl.errors import InputError
 from dufl.experiment.config import Experiment
 from dufl.experiment.service import Unit
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
+from dufl.flower.audit import Audit
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile, client_number, privacy_options
+from dufl.flower.contribution import Arrays
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
 from dufl.flower.server_store import OnRecord, Round, RunRecorder
@@ -194,10 +196,23 @@ def make_strategy(
         timeout=timeout,
         arrival_timeout=arrival_timeout,
         max_missed_rounds=max_missed_rounds,
+        audit=make_audit(runtime) if config.service.audit_share else None,
+        payment_rule=config.service.payment_rule,
         unit=Unit.parse(config.service.unit),
         on_round_end=on_round_end,
     )
     return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})
+
+
+def make_audit(runtime: Runtime) -> Audit:
+    """The audit of a configuration: on test samples like those that clients can have in a round."""
+    data, service = runtime.data, runtime.config.service
+
+    def loss(round: int, arrays: Arrays) -> float:
+        which = data.recent_test(round, service.audit_samples)
+        return runtime.engine.evaluate(arrays["weights"], arrays["model_buffers"], which).loss
+
+    return Audit(loss, share=service.audit_share)
 
 
 def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:

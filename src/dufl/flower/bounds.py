@@ -46,13 +46,20 @@ def bound_updates(
     return large
 
 
+def returned_arrays(reply: Message) -> dict[str, AnyArray]:
+    """The arrays of a reply, by name."""
+    arrays: dict[str, AnyArray] = {}
+    for record in reply.content.array_records.values():
+        arrays |= from_arrays(record)
+    return arrays
+
+
 def _changes(reply: Message, model: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """w_k − w, by the name of the array, in double precision."""
     with np.errstate(over="ignore"):
         return {
             name: np.asarray(array, np.float64) - np.asarray(model[name], np.float64)
-            for record in reply.content.array_records.values()
-            for name, array in from_arrays(record).items()
+            for name, array in returned_arrays(reply).items()
         }
 
 

@@ -23,6 +23,7 @@ from dufl.experiment.output import FLOWER
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.service import Unit
 from dufl.experiment.train import Run, data_fingerprint
+from dufl.flower.audit import Audit
 from dufl.flower.deal import Deal
 from dufl.flower.ledger import Claim, Entry, Ledger, Score
 from dufl.flower.messages import AnyArray, from_arrays, to_arrays
@@ -141,15 +142,20 @@ class ServerStore:
         """The ledger, open. A new one is in `unit`; the one that is there must be, if it is given."""
         return Ledger(self.folder / "ledger.sqlite", unit)
 
-    def save_checkpoint(self, strategy: Strategy, rounds: int, arrays: ArrayRecord) -> None:
-        """Write the model and the state of the strategy after `rounds` rounds."""
+    def save_checkpoint(
+        self, strategy: Strategy, rounds: int, arrays: ArrayRecord, audit: Audit | None = None
+    ) -> None:
+        """Write the model and the state of the strategy and of the audit after `rounds` rounds."""
         state = strategy.state() if isinstance(strategy, Stateful) else {}
         values = {f"array {name}": value for name, value in from_arrays(arrays).items()}
         values |= {f"state {name}": _without_objects(name, value) for name, value in state.items()}
+        values |= {f"audit {name}": value for name, value in (audit.state() if audit else {}).items()}
         write_sealed(self._checkpoint, values | {"round": np.array(rounds)})
 
-    def load_checkpoint(self, strategy: Strategy, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
-        """Restore the strategy; returns the number of finished rounds and the model after them."""
+    def load_checkpoint(
+        self, strategy: Strategy, initial: ArrayRecord, audit: Audit | None = None
+    ) -> tuple[int, ArrayRecord]:
+        """Restore strategy and audit; returns the number of finished rounds and the model after them."""
         values = self._read()
         rounds = int(values.pop("round"))
         if not rounds:
@@ -161,6 +167,9 @@ class ServerStore:
             raise InputError.of(path, f"a checkpoint of a model with {sorted(initial)}", sorted(model))
         if isinstance(strategy, Stateful):
             strategy.restore(state)
+        audited = {name.removeprefix("audit "): values[name] for name in values if name.startswith("audit ")}
+        if audit is not None and audited:
+            audit.restore(audited)
         log(INFO, "resumed after round %s", rounds)
         return rounds, to_arrays({name: model[name] for name in initial})
 
@@ -284,6 +293,8 @@ class RunRecorder:
             shortfall=sum(max(claim.committed - claim.volume, 0) for claim in round.claims),
             period=self._data.period(round.round),
             bounded={str(client): ratio for client, ratio in round.bounded.items()} or None,
+            scores={str(k): [score.mean, score.low, score.high] for k, score in round.scores.items()} or None,
+            held={str(entry.client): entry.reason for entry in round.entries if entry.held} or None,
         )
         self._began = now
         self._records.append(record)

@@ -8,6 +8,7 @@ A server that was killed and is started again with the same folder resumes with 
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
@@ -19,9 +20,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
-from dufl.experiment.service import Unit
+from dufl.experiment.service import PaymentRule, Unit
 from dufl.flower import messages
-from dufl.flower.bounds import bound_updates, update_size
+from dufl.flower.audit import Audit
+from dufl.flower.bounds import bound_updates, returned_arrays, update_size
 from dufl.flower.deal import (
     Deal,
     NegotiationOptions,
@@ -64,6 +66,8 @@ class DataUpdateStrategy(Strategy):
             negotiates again with the others.
         max_update: how many times the median size of a round's updates an update may have; larger ones are
             scaled down. None allows any size.
+        audit: measures what each update brings; see `dufl.flower.audit`. None measures nothing.
+        payment_rule: how a payment is shared; see `dufl.flower.payment`. All but "volume" need an audit.
         unit: the smallest amount that is paid; if omitted, that of the ledger in `folder`, or 0.01.
         on_round_end: called with every finished round.
     """
@@ -80,11 +84,17 @@ class DataUpdateStrategy(Strategy):
         arrival_timeout: float = 600.0,
         max_missed_rounds: int = 3,
         max_update: float | None = 10.0,
+        audit: Audit | None = None,
+        payment_rule: PaymentRule = "volume",
         unit: Unit | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
+        if payment_rule != "volume" and audit is None:
+            raise InputError.of("payment_rule", "'volume' without an audit", payment_rule)
+        if payment_rule == "contribution" and audit is not None and not audit.measures_influence:
+            raise InputError.of("audit", "one with a loss, to pay by contribution", "one without")
         self.strategy = strategy
         self.game = game
         self.folder = Path(folder)
@@ -102,6 +112,9 @@ class DataUpdateStrategy(Strategy):
         self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
+        self._audit = audit
+        self._payment_rule = payment_rule
+        self._sent_at = 0.0  # when the messages of this round were sent
         self._unit = unit
         self._resumed_after = 0  # rounds that Flower's loop does not count
         self._results = Result()
@@ -132,6 +145,7 @@ class DataUpdateStrategy(Strategy):
         expected = {c for node, c in self.clients.items() if node in called or node not in connected}
         absent = set(self.deal.commitments) - self.nodes.present
         self._current = Round(server_round - 1, self.deal, missing=sorted(expected | absent))
+        self._sent_at = time.perf_counter()
         return outgoing
 
     def aggregate_train(
@@ -168,6 +182,14 @@ class DataUpdateStrategy(Strategy):
             current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
         current.claims = [claims[client] for client in sorted(updates)]
         self._accepted |= {claim.client: (current.round, claim) for claim in current.claims}
+        if self._audit is not None:
+            current.scores = self._audit.assess(
+                current.round,
+                self._model,
+                {client: returned_arrays(update) for client, update in updates.items()},
+                {claim.client: claim.volume for claim in current.claims},
+                time.perf_counter() - self._sent_at,
+            )
         valid = [updates[client] for client in sorted(updates)]
         server_round += self._resumed_after
         arrays, metrics = self.strategy.aggregate_train(server_round, valid + errors)
@@ -175,7 +197,14 @@ class DataUpdateStrategy(Strategy):
             self._results.train_metrics_clientapp[server_round] = metrics
         unpaid = current.refused | dict.fromkeys(current.missing, NO_REPLY)
         with self._store.ledger(self._unit) as ledger:
-            current.entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
+            current.entries = ledger.pay(
+                current.round,
+                current.deal.offer.payment,
+                claims.values(),
+                unpaid,
+                rule=self._payment_rule,
+                scores=current.scores,
+            )
             current.ledger_head, current.unit = str(ledger.head().hash), ledger.unit
         for client in self.clients.values():
             missed = client in current.missing
@@ -262,7 +291,7 @@ class DataUpdateStrategy(Strategy):
         self.deal = self._store.load_deal(self.game.num_rounds)
         self.nodes.left_out |= self.deal.left_out
         self.nodes.wait_for_clients(grid)
-        self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
+        self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays, self._audit)
         if self.round >= self.game.num_rounds:
             log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
@@ -296,7 +325,7 @@ class DataUpdateStrategy(Strategy):
         self._current.metrics = dict(metrics or {})
         self.round = server_round
         self._store.save_results(self._results)
-        self._store.save_checkpoint(self.strategy, self.round, arrays)
+        self._store.save_checkpoint(self.strategy, self.round, arrays, self._audit)
         self._on_round_end(self._current)
         log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
 
@@ -305,6 +334,9 @@ def _log_line(round: Round) -> str:
     refused = f", refused {round.refused}" if round.refused else ""
     for client, ratio in round.bounded.items():
         refused += f", update of client {client} scaled down: {ratio:.3g} times the median size"
+    for entry in round.entries:
+        if entry.held:
+            refused += f", payment of client {entry.client} held back: {entry.reason}"
     missing = f", no reply from {round.missing}" if round.missing else ""
     numbers = {name: value for name, value in round.metrics.items() if isinstance(value, int | float)}
     metrics = "".join(f", {name} {value:.4g}" for name, value in numbers.items())

@@ -29,6 +29,7 @@ Named = Mapping[str, npt.NDArray[Any]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CHUNK = 1000  # test samples evaluated at a time
+Which = slice | npt.NDArray[np.int64]  # test samples: a range, or their indices
 Part = tuple[int, float, npt.NDArray[np.float32] | None]  # correct, sum of losses, outputs
 
 
@@ -91,7 +92,7 @@ class Engine(Protocol):
         """Train every client from the same weights; yields updates in the order of the tasks."""
         ...
 
-    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: Which | None = None) -> Score:
         """Evaluate a model on some of the test samples; on all by default."""
         ...
 
@@ -156,11 +157,11 @@ class CompiledEngine:
             scratch = self._own.scratch = aligned(size + size // 4)
         return scratch
 
-    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: Which | None = None) -> Score:
         """Evaluate a model on some of the test samples; on all by default."""
         regression = self._data.regression
 
-        def work(part: slice) -> Part:
+        def work(part: Which) -> Part:
             features, labels = self._test[part], self._labels[part]
             if regression:
                 predicted = predict_linear(weights, features)
@@ -230,8 +231,10 @@ def spread(
             future.cancel()
 
 
-def parts(which: slice) -> list[slice]:
+def parts(which: Which) -> list[Which]:
     """Test samples in chunks, the same on every machine."""
+    if not isinstance(which, slice):
+        return [which[begin : begin + CHUNK] for begin in range(0, len(which), CHUNK)]
     end = which.stop
     return [slice(begin, min(begin + CHUNK, end)) for begin in range(which.start, end, CHUNK)]
 

@@ -94,6 +94,9 @@ class Record:
         replan: the new plan from this round on; None if the plan stays.
         bounded: on Flower, the clients whose updates were scaled down, with their size relative to the
             median of the round; None if there were none.
+        scores: on Flower, the audit's estimate of what each client's updates bring, with its lower and upper
+            bound; None without an audit.
+        held: on Flower, the clients whose payments were held back, with the reason; None if there were none.
     """
 
     round: int
@@ -118,6 +121,8 @@ class Record:
     period: Period | None = None
     replan: Replan | None = None
     bounded: dict[str, float] | None = None
+    scores: dict[str, list[float]] | None = None
+    held: dict[str, str] | None = None
 
 
 class Federation:

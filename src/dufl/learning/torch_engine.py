@@ -16,7 +16,7 @@ from dufl.data.client_data import ClientData
 from dufl.data.samples import Features
 from dufl.errors import InputError
 from dufl.learning.algorithm import Update, Vector
-from dufl.learning.engine import Metrics, Named, Score, parts, score
+from dufl.learning.engine import Metrics, Named, Score, Which, parts, score
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 from dufl.learning.worker import Evaluate, Mapped, Name, Setup, Train
@@ -80,7 +80,7 @@ class TorchEngine:
             return None
         return task.features(data.pool.features, data.ageing, data.seed)
 
-    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: Which | None = None) -> Score:
         """Evaluate a model on some of the test samples; on all by default."""
         which = slice(0, len(self._labels)) if which is None else which
         jobs = (Evaluate(weights, model_buffers, part) for part in parts(which))

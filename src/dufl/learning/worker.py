@@ -73,7 +73,7 @@ class Evaluate:
 
     weights: Vector
     model_buffers: Vector
-    part: slice
+    part: slice | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
