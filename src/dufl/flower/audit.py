@@ -1,12 +1,12 @@
 """Audit by contribution: whose updates bring nothing.
 
 The influence and the direction of every client (see `contribution`) are averaged over rounds, with more
-weight on recent ones; influences relative to the median of a round, so that 1 is a typical client. A client is
-suspected if its averages are lower than those of the others by more than the differences between the others
-explain (Student's t), and if its influence is not shown to be positive. Where clients differ much, because
-their data does, few are suspected. Several clients that cheat alike do not hide one another, up to a third of
-all. Who returns the model unchanged is suspected at once. A suspicion ends when the client is no longer lower
-than the others.
+weight on recent ones; influences relative to the median of a round, so that 1 is a typical client. A client
+is suspected if its averages are lower than those of the others by more than the differences between the
+others explain (Student's t), and if its influence is not shown to be positive. Where clients differ much,
+because their data does, few are suspected. Several clients that cheat alike do not hide one another, up to a
+third of all. Who returns the model unchanged is suspected at once. A suspicion ends when the client is no
+longer lower than the others.
 """
 
 import math
@@ -181,18 +181,19 @@ class Audit:
         typical = float(np.median([size for size in sizes.values() if size > 0] or [0.0]))
         reasons = {client: _ECHO for client, size in sizes.items() if size < UNCHANGED * typical}
         for client, probability in self._probabilities(sizes).items():
-            limit = SETTLED if client in self._suspected else self._level
-            if probability < limit and not self._improves(client):
+            suspected = client in self._suspected  # to end a suspicion takes more than to avoid it
+            limit, doubt = (SETTLED, self._level**2) if suspected else (self._level, self._level)
+            if probability < limit and not self._improves(client, doubt):
                 reasons.setdefault(client, _LOW.format(probability))
         self._suspected = (self._suspected - set(sizes)) | set(reasons)
         return reasons
 
-    def _improves(self, client: int) -> bool:
-        """Whether the influence of a client is shown to be positive."""
+    def _improves(self, client: int, doubt: float) -> bool:
+        """Whether the influence of a client is shown to be positive, up to a probability."""
         from scipy.stats import norm
 
         influence = self._known[client].influence
-        return influence.mean - float(norm.isf(self._level)) * influence.error > 0
+        return influence.mean - float(norm.isf(doubt)) * influence.error > 0
 
     def _probabilities(self, present: Collection[int]) -> dict[int, float]:
         """How probable it is for an honest client to be as low as each client is."""
