@@ -138,3 +138,53 @@ def rehearse(
         typer.echo(to_json(rows), nl=False)
         return
     console().print(rehearsal_table(rows))
+
+
+@app.command()
+def attack(
+    file: File = None,
+    changes: Changes = None,
+    attacks: Annotated[
+        str | None,
+        typer.Option(
+            "--attacks", metavar="NAMES", help="The attacks, separated by commas.", show_default="all"
+        ),
+    ] = None,
+    cheats: Annotated[int, typer.Option(min=1, max=10_000, help="The number of clients that cheat.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="The number of runs of each attack.")] = 10,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**6, help="The number of rounds of a run.", show_default="all of the plan"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Let clients cheat with their data, and show what they are paid and whether the audit notices.
+
+    Run i has the seeds of the file plus i, for training and for the costs of the clients. The first clients
+    cheat. Without messages, a run is as fast as `dufl train`.
+    """
+    from dufl.cli.common import progress_bar
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.files import to_json
+    from dufl.flower.attacks import ATTACKS, attack_table, run_attack, summary
+
+    config = Experiment.from_toml(file, parse_changes(changes))
+    names = list(ATTACKS) if attacks is None else [name.strip() for name in attacks.split(",")]
+    if unknown := [name for name in names if name not in ATTACKS]:
+        raise InputError.of("--attacks", f"some of {', '.join(ATTACKS)}", unknown[0])
+    if cheats >= config.game.clients.size:
+        raise InputError.of("--cheats", f"< {config.game.clients.size}, the number of clients", cheats)
+    dataset = config.data.load()
+    results = []
+    with progress_bar() as begin:
+        for name in names:
+            advance = begin(name)
+            outcomes = []
+            for run in range(runs):
+                outcomes.append(run_attack(config.with_seed(run), dataset, name, range(cheats), rounds))
+                advance((run + 1) / runs)
+            results.append(summary(outcomes))
+    if json:
+        typer.echo(to_json(results), nl=False)
+        return
+    console().print(attack_table(results))

@@ -137,6 +137,17 @@ class Experiment(Inputs):
             del kept["clients"]
         return type(self)(**(kept | own))
 
+    def with_seed(self, number: int) -> Self:
+        """A copy with other seeds of training and of drawn clients: those of the experiment plus a number."""
+        if not number:
+            return self
+        training = self.training.replace(seed=self.training.seed + number)
+        if self.clients.file is not None:
+            return self.replace(training=training)
+        clients = self.clients.model_copy(update={"seed": self.clients.seed + number})
+        game = self.game.replace(clients=clients.clients(Path()))
+        return self.replace(game=game, clients=clients, training=training)
+
     def fitted(self, dataset: Dataset | Recording) -> Self:
         """The experiment with initial volumes that clients have: on recorded data, at most their warm-up."""
         if not isinstance(dataset, Recording):
