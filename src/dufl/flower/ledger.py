@@ -32,6 +32,7 @@ from dufl.flower.ledger_check import verify
 from dufl.flower.ledger_file import KIND
 from dufl.flower.payment import LARGEST, NO_SCORES, NONE, Claim, Entry, Score, shares, text_of
 
+MOST = 1e50  # a payment that no ledger can hold, whatever its unit
 __all__ = ["Claim", "Entry", "Head", "Ledger", "Score", "Settlement", "shares"]
 
 
@@ -112,7 +113,7 @@ class Ledger:
 
     def _affordable(self, payment: float, budget: float | None) -> tuple[int, int]:
         """A payment in units, and what the budget leaves of it."""
-        due, total = self.unit.count(payment), ledger_file.read_total(self._connection)
+        due, total = self.unit.count(min(payment, MOST)), ledger_file.read_total(self._connection)
         if budget is not None:
             return min(due, LARGEST), min(due, max(self._floor(budget) - total, 0))
         if due > LARGEST - total:
@@ -225,6 +226,7 @@ class Ledger:
         """A transaction that writes. It turns a file of an older version into the current one."""
         with self._reporting(), transaction(self._connection):
             if ledger_file.version_of(self._connection) == 1:
+                verify(self._connection, self.path, self.unit)
                 ledger_file.migrate(self._connection, self.path)
             yield
 
