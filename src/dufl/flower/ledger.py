@@ -115,7 +115,7 @@ class Ledger:
         """A payment in units, and what the budget leaves of it."""
         due, total = self.unit.count(min(payment, MOST)), ledger_file.read_total(self._connection)
         if budget is not None:
-            return min(due, LARGEST), min(due, max(self._floor(budget) - total, 0))
+            return min(due, LARGEST), min(due, self._left(budget, total))
         if due > LARGEST - total:
             raise InputError.of("payment", f"at most {self.unit.text(LARGEST - total)} here", payment)
         return due, due
@@ -150,6 +150,10 @@ class Ledger:
         """What is owed or held for all rounds, without what was forfeited; in units."""
         with self._snapshot():
             return ledger_file.read_total(self._connection)
+
+    def left(self, budget: float) -> int:
+        """What a budget leaves for further rounds, in units."""
+        return self._left(budget, self.total())
 
     def escrow(self) -> dict[int, int]:
         """What is held back from each client from which anything is, in units."""
@@ -213,13 +217,12 @@ class Ledger:
         position, hash = row or (0, first_hash(self.unit))
         return position, Head(rounds, hash)
 
-    def _floor(self, budget: float) -> int:
-        """A budget in units, rounded down."""
+    def _left(self, budget: float, total: int) -> int:
         if not 0 <= budget < math.inf:
             raise InputError.of("budget", "None or a finite number >= 0", budget)
         with localcontext(prec=400):
             units = Decimal(repr(float(budget))) / self.unit.size
-            return min(int(units.to_integral_value(ROUND_FLOOR)), LARGEST)
+            return max(min(int(units.to_integral_value(ROUND_FLOOR)), LARGEST) - total, 0)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

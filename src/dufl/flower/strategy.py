@@ -8,7 +8,7 @@ A server that was killed and is started again with the same folder resumes with 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -32,6 +32,7 @@ from dufl.flower.deal import (
     with_claimed_volume,
 )
 from dufl.flower.ledger import Claim
+from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
 from dufl.flower.payment import NO_REPLY
 from dufl.flower.server_store import Round, ServerStore
@@ -66,6 +67,8 @@ class DataUpdateStrategy(Strategy):
             scaled down. None allows any size.
         unit: the smallest amount that is paid; if omitted, that of the ledger in `folder`, or 0.01.
         on_round_end: called with every finished round.
+        observers: also called with every finished round, such as `JsonLog`. They are entered before the first
+            round if they are context managers, and their errors do not stop the run.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class DataUpdateStrategy(Strategy):
         max_update: float | None = 10.0,
         unit: Unit | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
@@ -95,6 +99,7 @@ class DataUpdateStrategy(Strategy):
         self._negotiation = negotiation or NegotiationOptions()
         self._max_missed_rounds = max_missed_rounds
         self._on_round_end = on_round_end
+        self._observers = observers
         self._store = ServerStore(self.folder)
         self._missed: dict[int, int] = {}  # rounds in a row, by client
         self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
@@ -176,7 +181,7 @@ class DataUpdateStrategy(Strategy):
         unpaid = current.refused | dict.fromkeys(current.missing, NO_REPLY)
         with self._store.ledger(self._unit) as ledger:
             current.entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
-            current.ledger_head, current.unit = str(ledger.head().hash), ledger.unit
+            current.ledger_head, current.unit = ledger.head(), ledger.unit
         for client in self.clients.values():
             missed = client in current.missing
             self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
@@ -228,6 +233,20 @@ class DataUpdateStrategy(Strategy):
         if num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self.folder.mkdir(parents=True, exist_ok=True)
+        configs = train_config, evaluate_config
+        with entered(self._observers):
+            return self._run(grid, initial_arrays, num_rounds, timeout, configs, evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        configs: tuple[ConfigRecord | None, ConfigRecord | None],
+        evaluate_fn: Evaluate | None,
+    ) -> Result:
+        """Run or resume, while the observers watch."""
         arrays = self._begin(grid, initial_arrays)
         self._resumed_after = self.round
         self._results = self._store.load_results(self.round)
@@ -245,7 +264,7 @@ class DataUpdateStrategy(Strategy):
             return metrics
 
         left = num_rounds - self.round
-        looped = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
+        looped = super().start(grid, arrays, left, timeout, *configs, evaluate)
         self._results.arrays = looped.arrays or arrays
         return self._results
 
@@ -298,7 +317,9 @@ class DataUpdateStrategy(Strategy):
         self._store.save_results(self._results)
         self._store.save_checkpoint(self.strategy, self.round, arrays)
         self._on_round_end(self._current)
+        notify(self._observers, self._current)
         log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
+        log(INFO, "ledger: %s", self._current.ledger_head)
 
 
 def _log_line(round: Round) -> str:
