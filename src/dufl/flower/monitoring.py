@@ -103,6 +103,7 @@ class JsonLog:
             logger.removeHandler(console_handler)
         for handler in self._handlers:
             handler.setFormatter(_JsonFormatter(self))
+            handler.addFilter(lambda record: bool(record.getMessage().strip()))  # Flower logs empty lines
             logger.addHandler(handler)
         return self
 
@@ -149,7 +150,7 @@ class JsonLog:
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "event": numbers.pop("event"),
-            "message": record.getMessage(),
+            "message": record.getMessage().strip(),
             "round": self.round,
             "folder": str(self._folder),
         }
