@@ -377,7 +377,7 @@ def deploy(folder: Path, clients: int, changes: Sequence[str]) -> int:
         if status != "finished:completed":
             print(deployment.flwr("log", str(run), "here", "--show"), file=sys.stderr)
             return 1
-        print(deployment.command("dufl", "ledger", str(results / "ledger.sqlite")))
+        print(deployment.command("dufl", "ledger", "show", str(results / "ledger.sqlite")))
         print(deployment.command("dufl", "report", str(results)))
     return 0
 

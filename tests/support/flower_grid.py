@@ -4,7 +4,7 @@ As in Flower's simulation, every message is answered by an unpickled copy of the
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ray import cloudpickle as ray_cloudpickle
 
 from dufl.flower.app import Runtime, client_app, evaluation, make_strategy
 from dufl.flower.ledger import Entry, Ledger
+from dufl.flower.monitoring import Observer
 from dufl.flower.server_store import Round
 from loading import load
 
@@ -123,6 +124,7 @@ class Run:
         meddle: Meddle | None = None,
         max_missed_rounds: int = 3,
         arrival_timeout: float = 600.0,
+        observers: Sequence[Observer] = (),
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -145,6 +147,7 @@ class Run:
             on_round_end=self.rounds.append,
             max_missed_rounds=max_missed_rounds,
             arrival_timeout=arrival_timeout,
+            observers=observers,
         )
 
     def start(self) -> Any:

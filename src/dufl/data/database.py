@@ -102,13 +102,14 @@ class Kind:
 
     def check_version(self, path: Path, version: int) -> None:
         """Raise an error if tables of a version cannot be read; it says what is needed."""
+        oldest = self.version if self.oldest is None else self.oldest
+        if oldest <= version <= self.version:
+            return
+        known = str(self.version) if oldest == self.version else f"{oldest} to {self.version}"
+        needs = ""
         if version > self.version:
-            program = _program_for(path) or "a newer version of DUFL than this one"
-            raise self.error(
-                f"{path} must be of version {self.version} or older, got {version}: it needs {program}"
-            )
-        if version < (self.version if self.oldest is None else self.oldest):
-            raise self.error(f"{path} must be of version {self.version}, got {version}")
+            needs = f": it needs {_program_for(path) or 'a newer version of DUFL than this one'}"
+        raise self.error(f"{path} must be of version {known}, got {version}{needs}")
 
 
 def publish(temporary: Path, path: Path) -> None:

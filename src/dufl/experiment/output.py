@@ -56,7 +56,7 @@ RUN = Kind(
 )
 FLOWER = Kind(
     "run on Flower",
-    (*RUN.files, "simulation.toml", "deal.json", "server.npz", "ledger.sqlite*", "clients/*"),
+    (*RUN.files, "simulation.toml", "deal.json", "server.npz", "ledger.sqlite*", "log.jsonl*", "clients/*"),
 )
 COMPARISON = Kind("comparison", ("comparison.*", REPORT))
 CALIBRATION = Kind(

@@ -5,6 +5,8 @@ ClientProfile       what only the client itself knows
 stream_of           simulated streams that draw from a PyTorch dataset
 DataUpdateStrategy  negotiates, runs any strategy, pays
 Ledger              what each client is owed
+JsonLog             an observer that logs every round as JSON lines
+PrometheusExporter  an observer that serves metrics for Prometheus
 """
 
 from importlib import import_module
@@ -14,16 +16,28 @@ if TYPE_CHECKING:
     from dufl.flower.client_mod import DataUpdateMod, stream_of
     from dufl.flower.client_store import ClientProfile
     from dufl.flower.ledger import Ledger
+    from dufl.flower.monitoring import JsonLog
+    from dufl.flower.prometheus import PrometheusExporter
     from dufl.flower.strategy import DataUpdateStrategy
 
 _HOMES = {
     "ClientProfile": "dufl.flower.client_store",
     "DataUpdateMod": "dufl.flower.client_mod",
     "DataUpdateStrategy": "dufl.flower.strategy",
+    "JsonLog": "dufl.flower.monitoring",
     "Ledger": "dufl.flower.ledger",
+    "PrometheusExporter": "dufl.flower.prometheus",
     "stream_of": "dufl.flower.client_mod",
 }
-__all__ = ["ClientProfile", "DataUpdateMod", "DataUpdateStrategy", "Ledger", "stream_of"]
+__all__ = [
+    "ClientProfile",
+    "DataUpdateMod",
+    "DataUpdateStrategy",
+    "JsonLog",
+    "Ledger",
+    "PrometheusExporter",
+    "stream_of",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ from dufl.flower.client_store import ClientProfile, client_number, privacy_optio
 from dufl.flower.contribution import Arrays
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
+from dufl.flower.monitoring import Observer, json_log
 from dufl.flower.server_store import OnRecord, Round, RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
@@ -122,6 +123,10 @@ class ServerSettings:
         negotiate: whether the plan is negotiated, or solved from the costs in the configuration.
         timeout: seconds to wait for clients in a phase of messages.
         arrival_timeout: seconds to wait for all clients before the first round.
+        log: "text" for Flower's own log, "json" for JSON lines in `log.jsonl` in addition, "json-stderr" for
+            JSON lines on stderr instead, or "json-both".
+        metrics_port: the port of the metrics for Prometheus; 0 for any free one, None for none.
+        metrics_host: the address of the metrics.
     """
 
     config: Path
@@ -129,6 +134,19 @@ class ServerSettings:
     negotiate: bool
     timeout: float = 600.0
     arrival_timeout: float = 600.0
+    log: str = "text"
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def observers(self, budget: float | None) -> list[Observer]:
+        """The observers that the settings ask for."""
+        observers = json_log(self.log, self.folder)
+        if self.metrics_port is not None:
+            from dufl.flower.prometheus import PrometheusExporter
+
+            host, port = self.metrics_host, self.metrics_port
+            observers.append(PrometheusExporter(self.folder, port, host, budget=budget))
+        return observers
 
 
 def server_app(
@@ -154,6 +172,7 @@ def server_app(
             on_round_end=recorder.add,
             timeout=chosen.timeout,
             arrival_timeout=chosen.arrival_timeout,
+            observers=chosen.observers(runtime.config.service.total_budget),
         )
         recorder.begin()
         rounds = runtime.config.game.num_rounds
@@ -176,6 +195,7 @@ def make_strategy(
     timeout: float = 600.0,
     arrival_timeout: float = 600.0,
     max_missed_rounds: int = 3,
+    observers: Sequence[Observer] = (),
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
     config = runtime.config
@@ -200,6 +220,7 @@ def make_strategy(
         payment_rule=config.service.payment_rule,
         unit=Unit.parse(config.service.unit),
         on_round_end=on_round_end,
+        observers=observers,
     )
     return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})
 
@@ -229,13 +250,24 @@ def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
 def deployed_server() -> ServerApp:
     """The server app of a deployment.
 
-    The run configuration has `config` and `folder`, and optionally `negotiate` and `timeout`.
+    The run configuration has `config` and `folder`, and optionally `negotiate`, `timeout`, `log`,
+    `metrics-port` and `metrics-host`; see `ServerSettings`. A negative port is none.
     """
 
     def settings(context: Context) -> ServerSettings:
         config = context.run_config
-        options = bool(config.get("negotiate", True)), float(config.get("timeout", 600.0))
-        return ServerSettings(_path(config, "config"), _path(config, "folder"), *options)
+        port = config.get("metrics-port", -1)
+        if type(port) is not int:
+            raise InputError.of("metrics-port", "an integer", repr(port))
+        return ServerSettings(
+            _path(config, "config"),
+            _path(config, "folder"),
+            bool(config.get("negotiate", True)),
+            float(config.get("timeout", 600.0)),
+            log=str(config.get("log", "text")),
+            metrics_port=port if port >= 0 else None,
+            metrics_host=str(config.get("metrics-host", "127.0.0.1")),
+        )
 
     return server_app(settings)
 

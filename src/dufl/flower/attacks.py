@@ -253,7 +253,7 @@ def summary(outcomes: Sequence[Outcome], within: Sequence[int] = (10, 20)) -> di
         "runs": len(outcomes),
         "accuracy": float(np.mean([outcome.accuracy for outcome in outcomes])),
         "paid": {rule: float(np.mean([outcome.paid[rule] for outcome in outcomes])) for rule in RULES},
-        "caught": {f"within {n} rounds": sum(round <= n for round in caught) for n in within},
+        "caught": {f"by round {n}": sum(round <= n for round in caught) for n in within},
         "caught_after": float(np.median(caught)) if caught else None,
         "accused": sum(outcome.accused for outcome in outcomes),
         "honest": sum(outcome.honest for outcome in outcomes),
@@ -267,14 +267,14 @@ def attack_table(results: Sequence[Mapping[str, Any]]) -> "Table":
     from rich.table import Table
 
     runs = results[0]["runs"]
-    table = Table(title=f"Clients that cheat, {runs} runs each", title_justify="left")
-    table.add_column("attack")
-    columns = "accuracy", *(f"paid by {rule}" for rule in RULES)
-    for column in (*columns, *results[0]["caught"], "after", "honest clients held back"):
+    title = f"What cheats are paid under each rule, and when they are caught ({runs} runs each)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("attack", no_wrap=True)
+    for column in ("accuracy", *RULES, *results[0]["caught"], "median", "honest held back"):
         table.add_column(column, justify="right")
     for row in results:
         paid = (f"{100 * row['paid'][rule]:.1f} %" for rule in RULES)
-        after = "never" if row["caught_after"] is None else f"{row['caught_after']:g} rounds"
+        after = "never" if row["caught_after"] is None else f"round {row['caught_after']:g}"
         caught = ("" if row["attack"] == "none" else f"{n} of {row['runs']}" for n in row["caught"].values())
         table.add_row(
             row["attack"],

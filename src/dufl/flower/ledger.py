@@ -32,6 +32,7 @@ from dufl.flower.ledger_check import verify
 from dufl.flower.ledger_file import KIND
 from dufl.flower.payment import LARGEST, NO_SCORES, NONE, Claim, Entry, Score, shares, text_of
 
+MOST = 1e50  # a payment that no ledger can hold, whatever its unit
 __all__ = ["Claim", "Entry", "Head", "Ledger", "Score", "Settlement", "shares"]
 
 
@@ -112,9 +113,9 @@ class Ledger:
 
     def _affordable(self, payment: float, budget: float | None) -> tuple[int, int]:
         """A payment in units, and what the budget leaves of it."""
-        due, total = self.unit.count(payment), ledger_file.read_total(self._connection)
+        due, total = self.unit.count(min(payment, MOST)), ledger_file.read_total(self._connection)
         if budget is not None:
-            return min(due, LARGEST), min(due, max(self._floor(budget) - total, 0))
+            return min(due, LARGEST), min(due, self._left(budget, total))
         if due > LARGEST - total:
             raise InputError.of("payment", f"at most {self.unit.text(LARGEST - total)} here", payment)
         return due, due
@@ -149,6 +150,10 @@ class Ledger:
         """What is owed or held for all rounds, without what was forfeited; in units."""
         with self._snapshot():
             return ledger_file.read_total(self._connection)
+
+    def left(self, budget: float) -> int:
+        """What a budget leaves for further rounds, in units."""
+        return self._left(budget, self.total())
 
     def escrow(self) -> dict[int, int]:
         """What is held back from each client from which anything is, in units."""
@@ -212,19 +217,19 @@ class Ledger:
         position, hash = row or (0, first_hash(self.unit))
         return position, Head(rounds, hash)
 
-    def _floor(self, budget: float) -> int:
-        """A budget in units, rounded down."""
+    def _left(self, budget: float, total: int) -> int:
         if not 0 <= budget < math.inf:
             raise InputError.of("budget", "None or a finite number >= 0", budget)
         with localcontext(prec=400):
             units = Decimal(repr(float(budget))) / self.unit.size
-            return min(int(units.to_integral_value(ROUND_FLOOR)), LARGEST)
+            return max(min(int(units.to_integral_value(ROUND_FLOOR)), LARGEST) - total, 0)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction that writes. It turns a file of an older version into the current one."""
         with self._reporting(), transaction(self._connection):
             if ledger_file.version_of(self._connection) == 1:
+                verify(self._connection, self.path, self.unit)
                 ledger_file.migrate(self._connection, self.path)
             yield
 

@@ -28,8 +28,8 @@ class Head:
         hash: the last hash of the chain; empty for a ledger of version 1, which has none.
     """
 
-    rounds: int
-    hash: str
+    rounds: int = 0
+    hash: str = ""
 
     def __str__(self) -> str:
         return f"{count(self.rounds, 'round')}, head {self.hash or 'none (version 1)'}"

@@ -34,6 +34,9 @@ folder = {folder}      # for model, metrics, deal and ledger
 client-config = {client}   # the clients' configuration in simulation; in a deployment, every node has its own
 client-folder = {clients}  # for the clients' buffers in simulation; in a deployment, every node has its own
 timeout = 600.0        # seconds to wait for clients in a round, or in a phase of the negotiation
+log = "text"           # "json": JSON lines in log.jsonl of `folder` as well; "json-stderr", "json-both"
+metrics-port = -1      # the port of metrics for Prometheus; -1: none
+metrics-host = "127.0.0.1"  # whoever reaches it reads them: there is no authentication
 negotiate = true       # false: `config` has the true costs of the clients
 min-others = {others}         # others that must be in a sum before a client answers; a node may have its own
 """

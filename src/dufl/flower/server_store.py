@@ -25,7 +25,7 @@ from dufl.experiment.service import Unit
 from dufl.experiment.train import Run, data_fingerprint
 from dufl.flower.audit import Audit
 from dufl.flower.deal import Deal
-from dufl.flower.ledger import Claim, Entry, Ledger, Score
+from dufl.flower.ledger import Claim, Entry, Head, Ledger, Score
 from dufl.flower.messages import AnyArray, from_arrays, to_arrays
 from dufl.game.dynamics import staleness
 from dufl.game.mean_field import starting_staleness
@@ -63,8 +63,9 @@ class Round:
         entries: what the ledger has recorded for the round, by client.
         scores: what the audit says about the clients, if there is one.
         unit: of the amounts in the entries.
-        ledger_head: the head of the ledger's hash chain after the round.
+        ledger_head: the end of the ledger after the round, with the head of its hash chain.
         metrics: of the server's own evaluation.
+        began: when it began, by `time.perf_counter`.
     """
 
     round: int
@@ -76,8 +77,9 @@ class Round:
     entries: list[Entry] = field(default_factory=list)
     scores: dict[int, Score] = field(default_factory=dict)
     unit: Unit = field(default_factory=Unit)
-    ledger_head: str = ""
+    ledger_head: Head = field(default_factory=Head)
     metrics: dict[str, Any] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
 
     @property
     def volume(self) -> int:

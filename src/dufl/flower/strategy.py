@@ -9,7 +9,7 @@ A server that was killed and is started again with the same folder resumes with 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -34,6 +34,7 @@ from dufl.flower.deal import (
     with_claimed_volume,
 )
 from dufl.flower.ledger import Claim
+from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
 from dufl.flower.payment import NO_REPLY
 from dufl.flower.server_store import Round, ServerStore
@@ -70,6 +71,8 @@ class DataUpdateStrategy(Strategy):
         payment_rule: how a payment is shared; see `dufl.flower.payment`. All but "volume" need an audit.
         unit: the smallest amount that is paid; if omitted, that of the ledger in `folder`, or 0.01.
         on_round_end: called with every finished round.
+        observers: also called with every finished round, such as `JsonLog`. They are entered before the first
+            round if they are context managers, and their errors do not stop the run.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class DataUpdateStrategy(Strategy):
         payment_rule: PaymentRule = "volume",
         unit: Unit | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
@@ -105,6 +109,7 @@ class DataUpdateStrategy(Strategy):
         self._negotiation = negotiation or NegotiationOptions()
         self._max_missed_rounds = max_missed_rounds
         self._on_round_end = on_round_end
+        self._observers = observers
         self._store = ServerStore(self.folder)
         self._missed: dict[int, int] = {}  # rounds in a row, by client
         self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
@@ -205,7 +210,7 @@ class DataUpdateStrategy(Strategy):
                 rule=self._payment_rule,
                 scores=current.scores,
             )
-            current.ledger_head, current.unit = str(ledger.head().hash), ledger.unit
+            current.ledger_head, current.unit = ledger.head(), ledger.unit
         for client in self.clients.values():
             missed = client in current.missing
             self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
@@ -257,6 +262,20 @@ class DataUpdateStrategy(Strategy):
         if num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self.folder.mkdir(parents=True, exist_ok=True)
+        configs = train_config, evaluate_config
+        with entered(self._observers):
+            return self._run(grid, initial_arrays, num_rounds, timeout, configs, evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        configs: tuple[ConfigRecord | None, ConfigRecord | None],
+        evaluate_fn: Evaluate | None,
+    ) -> Result:
+        """Run or resume, while the observers watch."""
         arrays = self._begin(grid, initial_arrays)
         self._resumed_after = self.round
         self._results = self._store.load_results(self.round)
@@ -274,7 +293,7 @@ class DataUpdateStrategy(Strategy):
             return metrics
 
         left = num_rounds - self.round
-        looped = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
+        looped = super().start(grid, arrays, left, timeout, *configs, evaluate)
         self._results.arrays = looped.arrays or arrays
         return self._results
 
@@ -327,7 +346,9 @@ class DataUpdateStrategy(Strategy):
         self._store.save_results(self._results)
         self._store.save_checkpoint(self.strategy, self.round, arrays, self._audit)
         self._on_round_end(self._current)
+        notify(self._observers, self._current)
         log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
+        log(INFO, "ledger: %s", self._current.ledger_head)
 
 
 def _log_line(round: Round) -> str:
