@@ -20,6 +20,7 @@ from dufl.flower.server_store import RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.parameters import Game
 from dufl.learning.task import Task
+from dufl.report.training_report import write_report
 from flower_grid import Answer, Meddle, Run, is_training
 
 CHEAT = 3
@@ -122,12 +123,28 @@ def messages_round(message: Message) -> int:
     return messages.round_of(message.content) if is_training(message) else -1
 
 
-def test_by_volume_cheats_are_paid_and_the_audit_is_on_record(tmp_path: Path) -> None:
-    run = run_of(tmp_path, attack="duplicates")
-    recorder = RunRecorder(run.config, run.runtime.dataset, run.runtime.data, tmp_path / "recorded")
+def recorded(run: Run, folder: Path) -> Path:
+    """The run directory of a run."""
+    recorder = RunRecorder(run.config, run.runtime.dataset, run.runtime.data, folder)
     recorder.begin()
     for round in run.rounds:
         recorder.add(round)
+    engine = run.runtime.engine
+    recorder.finish(engine.named(*engine.start))
+    return folder
+
+
+def test_the_report_shows_scores_and_what_was_held_back(tmp_path: Path) -> None:
+    folder = recorded(run_of(tmp_path, AUDITED, attack="echo"), tmp_path / "recorded")
+    page = write_report([folder]).path.read_text()
+    assert "Audit: what updates bring" in page
+    assert f"Payments of 1 client were held back: {CHEAT}." in page
+    assert "it returned the model without training it" in page
+
+
+def test_by_volume_cheats_are_paid_and_the_audit_is_on_record(tmp_path: Path) -> None:
+    run = run_of(tmp_path, attack="duplicates")
+    recorded(run, tmp_path / "recorded")
     entries = [entry for entry in run.entries() if entry.client == CHEAT]
     assert all(entry.owed and not entry.held for entry in entries)
     last = read_metrics(tmp_path / "recorded")[-1]

@@ -253,7 +253,7 @@ def summary(outcomes: Sequence[Outcome], within: Sequence[int] = (10, 20)) -> di
         "runs": len(outcomes),
         "accuracy": float(np.mean([outcome.accuracy for outcome in outcomes])),
         "paid": {rule: float(np.mean([outcome.paid[rule] for outcome in outcomes])) for rule in RULES},
-        "caught": {f"by round {n}": sum(round <= n for round in caught) for n in within},
+        "caught": {str(n): sum(round <= n for round in caught) for n in within},
         "caught_after": float(np.median(caught)) if caught else None,
         "accused": sum(outcome.accused for outcome in outcomes),
         "honest": sum(outcome.honest for outcome in outcomes),
@@ -266,22 +266,16 @@ def attack_table(results: Sequence[Mapping[str, Any]]) -> "Table":
     """The table that `dufl flower attack` prints."""
     from rich.table import Table
 
-    runs = results[0]["runs"]
-    title = f"What cheats are paid under each rule, and when they are caught ({runs} runs each)"
+    title = f"What cheats are paid under each rule, and by which round they are caught: {results[0]['runs']} runs"
     table = Table(title=title, title_justify="left")
     table.add_column("attack", no_wrap=True)
-    for column in ("accuracy", *RULES, *results[0]["caught"], "median", "honest held back"):
-        table.add_column(column, justify="right")
+    for column in ("accuracy", *RULES, f"by {'/'.join(results[0]['caught'])}", "median", "accused"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in results:
         paid = (f"{100 * row['paid'][rule]:.1f} %" for rule in RULES)
-        after = "never" if row["caught_after"] is None else f"round {row['caught_after']:g}"
-        caught = ("" if row["attack"] == "none" else f"{n} of {row['runs']}" for n in row["caught"].values())
-        table.add_row(
-            row["attack"],
-            f"{100 * row['accuracy']:.1f} %",
-            *paid,
-            *caught,
-            "" if row["attack"] == "none" else after,
-            f"{row['accused']} of {row['honest']:,}",
-        )
+        found = "never" if row["caught_after"] is None else f"{row['caught_after']:g}"
+        caught = "/".join(map(str, row["caught"].values()))
+        when = ("", "") if row["attack"] == "none" else (caught, found)
+        accused = f"{row['accused']} of {row['honest']:,}"
+        table.add_row(row["attack"], f"{100 * row['accuracy']:.1f} %", *paid, *when, accused)
     return table

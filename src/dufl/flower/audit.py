@@ -110,7 +110,7 @@ class Audit:
         *,
         share: float = 0.1,
         memory: float = 0.95,
-        level: float = 5e-4,
+        level: float = 2e-4,
         warm_up: int = 4,
     ) -> None:
         for name, value, most in (("share", share, 1.0), ("memory", memory, 1.0), ("level", level, SETTLED)):

@@ -10,6 +10,7 @@ from dufl.experiment.output import check_file
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.stored import group, read_runs
 from dufl.game.search import Progress
+from dufl.report.audit_section import audit_section
 from dufl.report.clients_section import clients_section
 from dufl.report.page import Block, Paragraph, make_page
 from dufl.report.plan_section import plan_section
@@ -59,6 +60,7 @@ def write_report(
         data_section(groups, plans, arrival),
         *clients_section(plans),
         *left_out_section(groups),
+        *audit_section(groups),
         samples_section(groups, data),
         setup_section(runs, groups, in_folder),
     ]
