@@ -266,7 +266,8 @@ def attack_table(results: Sequence[Mapping[str, Any]]) -> "Table":
     """The table that `dufl flower attack` prints."""
     from rich.table import Table
 
-    title = f"What cheats are paid under each rule, and by which round they are caught: {results[0]['runs']} runs"
+    runs = f"{results[0]['runs']} runs"
+    title = f"What cheats are paid under each rule, and by which round they are caught ({runs})"
     table = Table(title=title, title_justify="left")
     table.add_column("attack", no_wrap=True)
     for column in ("accuracy", *RULES, f"by {'/'.join(results[0]['caught'])}", "median", "accused"):

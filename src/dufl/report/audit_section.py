@@ -40,7 +40,7 @@ def _headline(stored: Stored) -> str:
     return f"Payments of {count(len(held), 'client')} were held back: {named}."
 
 
-def audit_chart(records: Sequence[Record], name: str = "audit") -> Chart:
+def audit_chart(records: Sequence[Record], file: str = "audit") -> Chart:
     """The score of each client over the rounds; the bounds of those whose payments were held back."""
     held = {client for record in records for client in record.held or {}}
     scores = _scores(records)
@@ -49,17 +49,20 @@ def audit_chart(records: Sequence[Record], name: str = "audit") -> Chart:
     for client in sorted(lowest, key=lambda client: (client in held, int(client))):
         rounds, mean, low, high = scores[client].T
         color = RED if client in held else BLUE
+        width, name = (2.0 if client in held else 1.0), f"client {client}"
+        series.append(Series(name, rounds, mean, color, width=width))
         if client in held:
-            series.append(Series(f"client {client}", rounds, [], color, "band", low, high, opacity=0.2))
-        series.append(Series(f"client {client}", rounds, mean, color, width=2.0 if client in held else 1.0))
-    ends = np.array([records[0].round, records[-1].round])
-    series.insert(0, Series("nothing", ends, np.zeros(2), GREY, dash="dash", hover=""))
+            ends = low[1:], high[1:]  # one value has no bounds
+            band = Series(name, rounds[1:], [], color, "band", *ends, opacity=0.2, hover="", owner=name)
+            series.append(band)
+    span = np.array([records[0].round, records[-1].round])
+    series.insert(0, Series("nothing", span, np.zeros(2), GREY, dash="dash", hover=""))
     rows = [(client, *row) for client in sorted(scores, key=int) for row in scores[client].tolist()]
     columns = zip(*rows, strict=True)
     data = dict(zip(("client", "round", "score", "low", "high"), columns, strict=True))
     note = f"The {DRAWN} clients with the lowest scores are shown." if len(scores) > DRAWN else ""
     title = "Scores of the clients; red: payments were held back"
-    return Chart(name, title, Axis("round t", integers=True), Axis("score"), series, data, note)
+    return Chart(file, title, Axis("round t", integers=True), Axis("score"), series, data, note)
 
 
 def _scores(records: Sequence[Record]) -> Mapping[str, np.ndarray]:
