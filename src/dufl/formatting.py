@@ -12,15 +12,6 @@ def money(value: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
 
 
-def cents(amount: int) -> str:
-    """An integer number of cents as an amount of money.
-
-    >>> cents(6318), cents(5)
-    ('63.18', '0.05')
-    """
-    return f"{amount // 100:,}.{amount % 100:02d}"
-
-
 def number(value: float) -> str:
     """A number with a precision that suits its magnitude; a dash if it is not known.
 

@@ -205,7 +205,7 @@ def test_every_command_that_writes_a_file_refuses_alike(dufl_command: Any, run: 
     before = files(run)
     commands = {
         ("init", "--force"): [],
-        ("ledger", str(ledger)): ["--csv"],
+        ("ledger", "show", str(ledger)): ["--csv"],
         ("reproduce", "clients", "--out", str(tmp_path / "reproduced")): ["--page"],
     }
     for command, option in commands.items():
@@ -213,7 +213,7 @@ def test_every_command_that_writes_a_file_refuses_alike(dufl_command: Any, run: 
             code, out, err = dufl_command(*command, *option, str(place))
             assert (code, out) == (2, ""), (command, place)
             assert_sentence(err)
-    assert dufl_command("ledger", str(ledger), "--csv", str(ledger))[0] == 2
+    assert dufl_command("ledger", "show", str(ledger), "--csv", str(ledger))[0] == 2
     with Ledger(ledger) as book:
         assert len(book.entries()) == 1
     assert files(run) == before

@@ -397,20 +397,21 @@ def test_a_sound_plan_is_certified(dufl_command: Any, tmp_path: Path) -> None:
 def test_ledgers_that_are_none(dufl_command: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        code, out, err = dufl_command("ledger", str(path))
+        code, out, err = dufl_command("ledger", "show", str(path))
         assert (code, out) == (2, "")
         assert_sentence(err)
         assert "must be a regular file" in err
 
 
-ENDLESS = """WITH RECURSIVE c(round, client, committed, claimed, cents, reason)
-AS (SELECT 0, 0, 0, 0, 0, '' UNION ALL SELECT * FROM c) SELECT * FROM c"""
+ENDLESS = """WITH RECURSIVE c(
+round, client, committed, claimed, owed, held, released, reason, score, low, high)
+AS (SELECT 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0 UNION ALL SELECT * FROM c) SELECT * FROM c"""
 
 
 @pytest.mark.parametrize(
     "harm",
     [
-        "UPDATE entries SET cents = 'a lot'",
+        "UPDATE entries SET owed = 'a lot'",
         "UPDATE entries SET reason = x'00'",
         "UPDATE entries SET claimed = 1.5",
         f"DROP TABLE entries; CREATE VIEW entries AS {ENDLESS}",
@@ -422,7 +423,7 @@ def test_ledgers_that_were_changed(dufl_command: Any, tmp_path: Path, harm: str)
     with sqlite3.connect(tmp_path / "l.sqlite") as connection:
         connection.executescript(harm)
     connection.close()
-    code, out, err = dufl_command("ledger", str(tmp_path / "l.sqlite"))
+    code, out, err = dufl_command("ledger", "show", str(tmp_path / "l.sqlite"))
     assert (code, out) == (2, "")
     assert_sentence(err)
     assert "l.sqlite" in err

@@ -49,7 +49,7 @@ def test_the_same_as_on_one_machine(tmp_path: Path, changes: tuple[str, ...]) ->
         age = sum(claim.volume * claim.mean_age for claim in round.claims) / total
         assert age == pytest.approx(record.mean_age)
         assert round.metrics["accuracy"] == record.accuracy
-        assert round.cents == in_cents(record.payment)
+        assert round.units == in_cents(record.payment)
 
 
 def test_negotiated_in_few_phases_and_as_good_as_known(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_strategy_of_flower_s_own(tmp_path: Path) -> None:
     ours = messages.from_arrays(result.arrays)["weights"]
     assert run.rounds[-1].metrics["accuracy"] == pytest.approx(alone.accuracy, abs=0.01)
     assert np.abs(ours).max() > 0
-    assert sum(entry.cents for entry in run.entries()) == 5 * in_cents(alone.records[0].payment)
+    assert sum(entry.owed for entry in run.entries()) == 5 * in_cents(alone.records[0].payment)
 
 
 def test_an_app_directory(tmp_path: Path, dufl_command: Any) -> None:
@@ -217,9 +217,9 @@ def test_who_is_used_and_paid_does_not_depend_on_the_algorithm(tmp_path: Path) -
             inner._algorithm = FirstOnly("")
         run.start()
         used = [[(claim.client, claim.volume) for claim in round.claims] for round in run.rounds]
-        found.append((run.entries(), used, [(round.refused, round.cents) for round in run.rounds]))
+        found.append((run.entries(), used, [(round.refused, round.units) for round in run.rounds]))
     assert found[0] == found[1]
-    assert [(entry.client, bool(entry.cents)) for entry in found[0][0][:4]] == [
+    assert [(entry.client, bool(entry.owed)) for entry in found[0][0][:4]] == [
         *[(0, True), (1, True), (2, False), (3, True)]
     ]
 

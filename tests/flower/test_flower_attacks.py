@@ -57,7 +57,7 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     run = Run(tmp_path_factory.mktemp("without"), *FIVE, negotiate=True, meddle=silent)
     run.start()
     entries = run.entries()
-    assert {entry.client for entry in entries if entry.cents} == {0, 2, 3, 4}
+    assert {entry.client for entry in entries if entry.owed} == {0, 2, 3, 4}
     return entries
 
 
@@ -259,7 +259,7 @@ def test_the_deal_stays_if_too_few_are_left_to_negotiate(
     assert [len(round.claims) for round in run.rounds] == [5, 5] + [4] * 7
     assert run.strategy.deal is not None
     assert run.strategy.deal.first_round == 0
-    assert all(round.cents > 0 and not round.refused for round in run.rounds)
+    assert all(round.units > 0 and not round.refused for round in run.rounds)
     assert caplog.text.count("the deal stays as it was") == 1
 
 
@@ -272,7 +272,7 @@ def test_a_bad_key(tmp_path: Path, key: bytes, negotiate: bool) -> None:
     meddle = of_the_cheat(messages.HELLO, spoil)
     run = Run(tmp_path, *FIVE, negotiate=negotiate, meddle=meddle, arrival_timeout=0.2)
     run.start()
-    paid = {entry.client for entry in run.entries() if entry.cents}
+    paid = {entry.client for entry in run.entries() if entry.owed}
     assert paid == {0, 2, 3, 4}
     assert len(run.rounds) == 4
 
@@ -289,7 +289,7 @@ def test_an_impossible_age(tmp_path: Path, age: float) -> None:
     run.start()
     assert all("age" in round.refused[CHEAT] for round in run.rounds)
     assert all(sorted(round.refused) == [CHEAT] for round in run.rounds)
-    assert not any(entry.cents for entry in run.entries() if entry.client == CHEAT)
+    assert not any(entry.owed for entry in run.entries() if entry.client == CHEAT)
 
 
 def test_an_age_that_rises_too_fast(tmp_path: Path) -> None:

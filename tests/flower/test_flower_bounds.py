@@ -80,7 +80,7 @@ def test_what_is_too_large_for_a_number_is_refused_and_not_paid(tmp_path: Path) 
     run = Run(tmp_path, meddle=meddle)
     run.start()
     assert all(round.refused == {2: "weights that are too large"} for round in run.rounds)
-    assert all(entry.cents == 0 for entry in run.entries() if entry.client == 2)
+    assert all(entry.owed == 0 for entry in run.entries() if entry.client == 2)
 
 
 def test_the_median_of_two_is_the_smaller_one_and_idle_clients_do_not_count() -> None:

@@ -80,9 +80,9 @@ def assert_paid(run: Path, rounds: int, clients: int, out: str) -> None:
     volumes = [record.total_volume for record in read_metrics(run)]
     assert volumes[-1] > volumes[0] > 0  # fresh data were collected
     assert len(entries) == rounds * clients
-    assert all(entry.cents > 0 and not entry.reason for entry in entries)
+    assert all(entry.owed > 0 and not entry.reason for entry in entries)
     owed = rounds * round(100 * deal["payment"])
-    assert sum(entry.cents for entry in entries) == owed
+    assert sum(entry.owed for entry in entries) == owed
     assert f"Owed for {rounds} of {rounds} rounds: {owed // 100}.{owed % 100:02d}" in out
     for client in range(clients):
         assert f"│ {client:6} │ {rounds:11} │" in out
@@ -187,9 +187,9 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
     reasons = {(entry.client, entry.reason) for entry in entries}
     assert {(1, "weights that are not a number"), (2, "no reply"), (3, "")} < reasons
     assert [reason[:7] for client, reason in reasons if client == 0] == ["claimed"] * (len(reasons) - 3)
-    assert {entry.client for entry in entries if entry.cents} == {3}
+    assert {entry.client for entry in entries if entry.owed} == {3}
     payment = json.loads((deployment.app / "run" / "deal.json").read_text())["payment"]
-    assert sum(entry.cents for entry in entries) == 2 * round(100 * payment)
+    assert sum(entry.owed for entry in entries) == 2 * round(100 * payment)
     records = read_metrics(deployment.app / "run")
     assert [(record.participants, record.dropped) for record in records] == [(1, [2])] * 2
     assert [sorted(record.refused) for record in records] == [["0", "1"]] * 2

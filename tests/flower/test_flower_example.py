@@ -72,7 +72,7 @@ def test_as_its_readme_says(tmp_path: Path, fresh: Any) -> None:
         ledger.check()
         entries = ledger.entries()
     assert [(entry.round, entry.client) for entry in entries] == [(t, k) for t in range(4) for k in range(4)]
-    assert all(entry.claimed > 0 and entry.cents > 0 and not entry.reason for entry in entries), done.stdout
+    assert all(entry.claimed > 0 and entry.owed > 0 and not entry.reason for entry in entries), done.stdout
     for number in range(4):
         volume = sum(entry.claimed for entry in entries if entry.round == number)
         assert f"round {number + 1} of 4: 4 updates on {volume} samples" in done.stdout

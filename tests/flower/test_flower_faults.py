@@ -39,7 +39,7 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
 
     run = Run(tmp_path, meddle=meddle, max_missed_rounds=9)
     run.start()
-    paid = run.rounds[0].cents
+    paid = run.rounds[0].units
     for round in run.rounds:
         assert [claim.client for claim in round.claims] == [3]
         assert sorted(round.refused) == [0, 1]
@@ -48,8 +48,8 @@ def test_a_liar_a_nan_and_a_silent_one(tmp_path: Path) -> None:
         assert round.missing == [2]
     entries = run.entries()
     assert len(entries) == 20
-    assert {entry.client for entry in entries if entry.cents} == {3}
-    assert sum(entry.cents for entry in entries) == 5 * paid
+    assert {entry.client for entry in entries if entry.owed} == {3}
+    assert sum(entry.owed for entry in entries) == 5 * paid
 
 
 def test_why_clients_cannot_answer_is_told_once(
@@ -75,7 +75,7 @@ def test_who_lies_about_its_commitment_is_refused(tmp_path: Path) -> None:
     run = Run(tmp_path, meddle=meddle)
     run.start()
     assert all("that it has not made" in round.refused[1] for round in run.rounds)
-    assert sum(entry.cents for entry in run.entries() if entry.client == 1) == 0
+    assert sum(entry.owed for entry in run.entries() if entry.client == 1) == 0
 
 
 def test_a_message_twice_changes_nothing_twice(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_who_is_gone_for_good_is_planned_without(tmp_path: Path, trim: bool) -> 
     assert [round.missing for round in run.rounds] == [[]] * 2 + [[1]] * 3 + [[]] * 7
     assert [len(round.claims) for round in run.rounds] == [4] * 2 + [3] * 10
     before, after = run.rounds[4], run.rounds[5]
-    assert after.cents == in_cents(run.strategy.deal.offer.payment)
+    assert after.units == in_cents(run.strategy.deal.offer.payment)
     assert {claim.client for claim in after.claims} == {0, 2, 3}
     assert sum(claim.volume for claim in after.claims) > 0.5 * sum(claim.volume for claim in before.claims)
-    paid = [entry.cents for entry in run.entries() if entry.client == 1]
+    paid = [entry.owed for entry in run.entries() if entry.client == 1]
     assert [cents > 0 for cents in paid] == [True] * 2 + [False] * 3
 
 

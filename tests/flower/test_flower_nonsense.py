@@ -124,7 +124,7 @@ def test_a_bad_update_is_refused(tmp_path: Path, spoil: Spoil, reason: str) -> N
     result = run.start()
     assert [sorted(round.refused) for round in run.rounds] == [[1], [1]]
     assert all(round.refused[1].startswith(reason) for round in run.rounds)
-    assert sum(entry.cents for entry in run.entries() if entry.client == 1) == 0
+    assert sum(entry.owed for entry in run.entries() if entry.client == 1) == 0
     assert np.isfinite(messages.from_arrays(result.arrays)["weights"]).all()
 
 

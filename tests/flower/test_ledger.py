@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dufl.errors import InputError
-from dufl.flower.ledger import Claim, Ledger, ledger_summary, shares, to_cents
+from dufl.experiment.service import Unit
+from dufl.flower.ledger import Claim, Ledger, shares
+from dufl.flower.ledger_tables import ledger_summary
 
 volumes = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
 
@@ -21,14 +23,14 @@ def claim(client: int, committed: int, volume: int) -> Claim:
     return Claim(client, volume, committed, mean_age=1.0, classes=1)
 
 
-@given(volumes, st.floats(0, 1e6))
-def test_shares_add_up_to_the_cent(held: list[int], payment: float) -> None:
-    entries = shares(3, payment, [claim(k, volume, volume) for k, volume in enumerate(held)])
-    paid = sum(entry.cents for entry in entries)
-    assert paid == (to_cents(payment) if any(held) else 0)
+@given(volumes, st.integers(0, 10**8))
+def test_shares_add_up_to_the_unit(held: list[int], units: int) -> None:
+    entries = shares(3, units, [claim(k, volume, volume) for k, volume in enumerate(held)])
+    paid = sum(entry.owed for entry in entries)
+    assert paid == (units if any(held) else 0)
     for entry, volume in zip(entries, held, strict=True):
-        fair = to_cents(payment) * volume / max(sum(held), 1)
-        assert fair - 1 < entry.cents < fair + 1
+        fair = units * volume / max(sum(held), 1)
+        assert fair - 1 < entry.owed < fair + 1
 
 
 def test_who_claims_more_than_agreed_gets_nothing() -> None:
@@ -38,8 +40,8 @@ def test_who_claims_more_than_agreed_gets_nothing() -> None:
         claim(2, 100, 50),
         claim(3, 100, 100),
     ]
-    entries = shares(0, 30.0, claims, {3: "infinite weights", 4: "no reply"})
-    assert [entry.cents for entry in entries] == [2000, 0, 1000, 0, 0]
+    entries = shares(0, 3000, claims, {3: "infinite weights", 4: "no reply"})
+    assert [entry.owed for entry in entries] == [2000, 0, 1000, 0, 0]
     assert [entry.claimed for entry in entries] == [100, 101, 50, 100, 0]
     assert [entry.reason for entry in entries] == [
         "",
@@ -51,8 +53,8 @@ def test_who_claims_more_than_agreed_gets_nothing() -> None:
 
 
 def test_nobody_to_pay() -> None:
-    assert [entry.cents for entry in shares(0, 30.0, [claim(0, 10, 11)])] == [0]
-    assert shares(0, 30.0, []) == []
+    assert [entry.owed for entry in shares(0, 3000, [claim(0, 10, 11)])] == [0]
+    assert shares(0, 3000, []) == []
 
 
 def test_a_round_is_paid_once(tmp_path: Path) -> None:
@@ -62,13 +64,13 @@ def test_a_round_is_paid_once(tmp_path: Path) -> None:
         ledger.pay(1, 63.18, [claim(0, 10, 10)])
     with Ledger(tmp_path / "ledger.sqlite") as again:
         assert again.rounds() == {0: 6318, 1: 6318}
-        assert [entry.cents for entry in again.entries()] == [2106, 4212, 6318]
+        assert [entry.owed for entry in again.entries()] == [2106, 4212, 6318]
         again.check()
 
 
 def test_a_client_is_there_once() -> None:
     with pytest.raises(InputError) as caught:
-        shares(0, 1.0, [claim(0, 1, 1), claim(0, 1, 1)])
+        shares(0, 100, [claim(0, 1, 1), claim(0, 1, 1)])
     assert (caught.value.field, caught.value.value) == ("claims", [0, 0])
 
 
@@ -113,8 +115,8 @@ def test_shares_that_were_tampered_with_are_noticed(tmp_path: Path) -> None:
     with Ledger(path) as ledger:
         ledger.pay(0, 1.0, [claim(0, 1, 1)])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE entries SET cents = 200")
-    with Ledger(path) as ledger, pytest.raises(InputError, match="round 0 must be 100 cents, got 200"):
+        connection.execute("UPDATE entries SET owed = 200")
+    with Ledger(path) as ledger, pytest.raises(InputError, match="round 0 must be as it was written"):
         ledger.check()
 
 
@@ -137,19 +139,21 @@ def test_the_command_shows_who_is_owed_what(tmp_path: Path, dufl_command: Any) -
     with Ledger(path) as ledger:
         ledger.pay(0, 63.18, [claim(0, 10, 10), claim(1, 20, 20)])
         ledger.pay(1, 63.18, [claim(0, 10, 10), claim(1, 20, 21)])
-    code, out, err = dufl_command("ledger", str(path), "--csv", str(tmp_path / "entries.csv"))
+    code, out, err = dufl_command("ledger", "show", str(path), "--csv", str(tmp_path / "entries.csv"))
     assert (code, err) == (0, "")
     assert "Owed for 2 of 2 rounds: 126.36" in out
     assert "84.24" in out
     assert "claimed 21 samples, committed to 20" in out
     lines = (tmp_path / "entries.csv").read_text().splitlines()
-    assert lines[0] == "round,client,committed,claimed,owed,reason"
-    assert lines[2] == "0,1,20,20,42.12,"
-    assert lines[4] == '1,1,20,21,0.00,"claimed 21 samples, committed to 20"'
-    code, out, _ = dufl_command("ledger", str(path), "--json")
+    assert lines[0] == "round,client,committed,claimed,owed,held,released,reason,score,low,high"
+    assert lines[2] == "0,1,20,20,42.12,0.00,0.00,,,,"
+    assert lines[4] == '1,1,20,21,0.00,0.00,0.00,"claimed 21 samples, committed to 20",,,'
+    code, out, _ = dufl_command("ledger", "show", str(path), "--json")
     found = json.loads(out)
-    assert [row["cents"] for row in found["clients"]] == [8424, 4212]
-    assert found["refused"] == [{"round": 1, "client": 1, "reason": "claimed 21 samples, committed to 20"}]
+    assert [row["units"] for row in found["clients"]] == [8424, 4212]
+    assert found["refused"] == [
+        {"round": 1, "client": 1, "held": 0, "reason": "claimed 21 samples, committed to 20"}
+    ]
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.1), volumes), min_size=1, max_size=6))
@@ -158,16 +162,18 @@ def test_totals_agree_with_each_other(rounds: list[tuple[float, list[int]]]) -> 
     entries = [
         entry
         for t, (payment, held) in enumerate(rounds)
-        for entry in shares(t, payment, [claim(k, volume, volume) for k, volume in enumerate(held)])
+        for entry in shares(
+            t, Unit().count(payment), [claim(k, volume, volume) for k, volume in enumerate(held)]
+        )
     ]
     summary = ledger_summary(entries)
     paid = [row["rounds_paid"] for row in summary["clients"]]
     assert max(paid) <= summary["rounds_paid"] <= min(sum(paid), summary["rounds_recorded"])
     assert summary["rounds_recorded"] == len(rounds)
     for row in summary["clients"]:
-        assert (row["cents"] > 0) == (row["rounds_paid"] > 0) == (row["samples_paid"] > 0)
-        assert row["cents"] >= row["rounds_paid"]
-    assert sum(row["cents"] for row in summary["clients"]) == summary["cents"]
+        assert (row["units"] > 0) == (row["rounds_paid"] > 0) == (row["samples_paid"] > 0)
+        assert row["units"] >= row["rounds_paid"]
+    assert sum(row["units"] for row in summary["clients"]) == summary["units"]
 
 
 def test_rounds_without_payment_are_not_paid(tmp_path: Path, dufl_command: Any) -> None:
@@ -175,20 +181,20 @@ def test_rounds_without_payment_are_not_paid(tmp_path: Path, dufl_command: Any) 
     with Ledger(path) as ledger:
         for t, payment in enumerate([0.0, 1.0, 0.0]):
             ledger.pay(t, payment, [claim(0, 10, 10), claim(1, 30, 30)])
-    code, out, err = dufl_command("ledger", str(path))
+    code, out, err = dufl_command("ledger", "show", str(path))
     assert (code, err) == (0, "")
     assert "Owed for 1 of 3 rounds: 1.00" in out
     assert [line.split("│")[1:4] for line in out.splitlines() if line.startswith("│")] == [
         ["      0 ", "           1 ", "           10 "],
         ["      1 ", "           1 ", "           30 "],
     ]
-    found = json.loads(dufl_command("ledger", str(path), "--json")[1])
-    assert (found["rounds_paid"], found["rounds_recorded"], found["cents"]) == (1, 3, 100)
+    found = json.loads(dufl_command("ledger", "show", str(path), "--json")[1])
+    assert (found["rounds_paid"], found["rounds_recorded"], found["units"]) == (1, 3, 100)
     assert [row["rounds_paid"] for row in found["clients"]] == [1, 1]
 
 
 def test_the_command_refuses_what_is_no_ledger(tmp_path: Path, dufl_command: Any) -> None:
-    code, _, err = dufl_command("ledger", str(tmp_path / "nothing.sqlite"))
+    code, _, err = dufl_command("ledger", "show", str(tmp_path / "nothing.sqlite"))
     assert (code, err.splitlines()) == (
         2,
         [f"error: FILE must be a ledger that exists, got {tmp_path / 'nothing.sqlite'}"],

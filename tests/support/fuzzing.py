@@ -318,7 +318,7 @@ def _ledger(corpus: Corpus, place: Path, chance: random.Random) -> Case:
         with sqlite3.connect(path) as ledger:
             tables = [row[0] for row in ledger.execute("select name from sqlite_master where type='table'")]
             ledger.execute(f"drop table {chance.choice(tables)}")
-    return Case(("ledger", str(path)))
+    return Case(("ledger", chance.choice(("show", "verify")), str(path)))
 
 
 def _odd_paths(corpus: Corpus, place: Path, chance: random.Random) -> Case:
@@ -333,7 +333,7 @@ def _odd_paths(corpus: Corpus, place: Path, chance: random.Random) -> Case:
             ("report", path),
             ("report", str(corpus.folder / "run"), "--out", path),
             ("certify", path),
-            ("ledger", path),
+            ("ledger", "show", path),
             ("plan", path),
             ("init", path),
             ("explore", path, "--no-browser", "--port", "1"),

@@ -18,7 +18,7 @@ from dufl.cli.data import app as data
 from dufl.cli.explore import explore
 from dufl.cli.flower import app as flower
 from dufl.cli.init import init
-from dufl.cli.ledger import ledger
+from dufl.cli.ledger import app as ledger
 from dufl.cli.plan import plan
 from dufl.cli.report import report
 from dufl.cli.reproduce import reproduce
@@ -48,10 +48,11 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # shows [data] literally and joins the lines of a paragraph
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, calibrate, explore, train, compare, report, reproduce, init, sweep, certify, ledger):
+for command in (plan, calibrate, explore, train, compare, report, reproduce, init, sweep, certify):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(flower, name="flower")
+app.add_typer(ledger, name="ledger")
 
 
 @app.callback(invoke_without_command=True)

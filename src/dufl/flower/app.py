@@ -21,6 +21,7 @@ from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
+from dufl.experiment.service import Unit
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile, client_number, privacy_options
@@ -193,6 +194,7 @@ def make_strategy(
         timeout=timeout,
         arrival_timeout=arrival_timeout,
         max_missed_rounds=max_missed_rounds,
+        unit=Unit.parse(config.service.unit),
         on_round_end=on_round_end,
     )
     return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})

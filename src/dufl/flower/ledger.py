@@ -1,94 +1,62 @@
 """What each client is owed and why: one SQLite file on the server, one transaction per round.
 
-Amounts are integers, in cents. The payment R of a round is shared among the clients whose updates were used,
-in proportion to the volume that each trained on; indivisible cents go to the largest remainders. The shares
-of a round therefore add up to R. A round that has been written never changes, even if it is written again.
+A round that has been written never changes, even if it is written again. How a payment is shared is in
+`payment`; how to find out that somebody changed the file is in `ledger_chain`.
 """
 
-import csv
-import io
+import math
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from decimal import ROUND_HALF_EVEN, Decimal
+from datetime import UTC, datetime
+from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import get_args
 
-from dufl.data.database import Kind, transaction
+from dufl.data.database import transaction
 from dufl.errors import InputError
-from dufl.formatting import cents
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-KIND = Kind("ledger", 0x4455464D, version=1, alone=False)
-_SCHEMA = (
-    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, cents INTEGER NOT NULL)",
-    "CREATE TABLE entries (round INTEGER NOT NULL REFERENCES rounds, client INTEGER NOT NULL, "
-    "committed INTEGER NOT NULL, claimed INTEGER NOT NULL, cents INTEGER NOT NULL, reason TEXT NOT NULL, "
-    "PRIMARY KEY (round, client)) WITHOUT ROWID",
+from dufl.experiment.service import PaymentRule, Unit
+from dufl.flower import ledger_file
+from dufl.flower.ledger_chain import (
+    Decision,
+    Head,
+    RoundRecord,
+    Settlement,
+    first_hash,
+    round_hash,
+    settlement_hash,
 )
-_NONE: Mapping[int, str] = MappingProxyType({})
+from dufl.flower.ledger_check import verify
+from dufl.flower.ledger_file import KIND
+from dufl.flower.payment import LARGEST, NO_SCORES, NONE, Claim, Entry, Score, shares, text_of
 
-
-@dataclass(frozen=True)
-class Claim:
-    """What a client claims for a round that it trained in.
-
-    Attributes:
-        client: the number of the client.
-        volume: the number of samples that it trained on.
-        committed: the number of samples that it committed to.
-        mean_age: of the samples.
-        classes: the number of classes among them.
-    """
-
-    client: int
-    volume: int
-    committed: int
-    mean_age: float
-    classes: int
-
-    @property
-    def refusal(self) -> str:
-        """Why it is not paid; empty if it is."""
-        if self.volume > self.committed:
-            return f"claimed {self.volume} samples, committed to {self.committed}"
-        return "" if self.volume > 0 else "no samples"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a client is owed for a round, or why it is owed nothing.
-
-    Attributes:
-        round: t, from 0.
-        client: the number of the client.
-        committed: the number of samples that it committed to.
-        claimed: the number of samples that it claimed.
-        cents: the amount.
-        reason: why it is not paid; empty if it is.
-    """
-
-    round: int
-    client: int
-    committed: int
-    claimed: int
-    cents: int
-    reason: str
+__all__ = ["Claim", "Entry", "Head", "Ledger", "Score", "Settlement", "shares"]
 
 
 class Ledger:
-    """A ledger on disk. The file is created if it does not exist."""
+    """A ledger on disk. The file is created if it does not exist.
 
-    def __init__(self, path: str | Path) -> None:
+    Args:
+        path: the file.
+        unit: the smallest amount that is paid. It is fixed when the file is created; None accepts any.
+    """
+
+    def __init__(self, path: str | Path, unit: Unit | None = None) -> None:
         self.path = Path(path)
         if not self.path.exists():
-            KIND.make(self.path, lambda connection: [connection.execute(s) for s in _SCHEMA])
+            ledger_file.create(self.path, unit or Unit())
         KIND.check_header(self.path)
         self._connection = KIND.connect(self.path)
+        try:
+            with self._snapshot():
+                self.unit = ledger_file.read_unit(self._connection, self.path)
+            if unit is not None and unit != self.unit:
+                raise InputError.of("unit", f"{self.unit}, as in {self.path}", str(unit))
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> "Ledger":
         return self
@@ -99,51 +67,177 @@ class Ledger:
         self._connection.close()
 
     def pay(
-        self, round: int, payment: float, claims: Iterable[Claim], refused: Mapping[int, str] = _NONE
+        self,
+        round: int,
+        payment: float,
+        claims: Iterable[Claim],
+        refused: Mapping[int, str] = NONE,
+        *,
+        rule: PaymentRule = "volume",
+        scores: Mapping[int, Score] = NO_SCORES,
+        budget: float | None = None,
     ) -> list[Entry]:
-        """Share the payment of a round, once; see `shares`. Returns the entries of the round."""
-        with self._reporting():
+        """Share the payment of a round, once; see `shares`.
+
+        Args:
+            round: t, from 0.
+            payment: R.
+            claims: at most one per client.
+            refused: the clients that are not paid, and why; with or without a claim.
+            rule: how the payment is shared.
+            scores: of the clients that were audited.
+            budget: what may be owed and held at most in this ledger, over all rounds. The payment is cut to
+                what is left; forfeited amounts can be paid again.
+
+        Returns:
+            The entries of the round, by client.
+        """
+        if not 0 <= payment < math.inf:
+            raise InputError.of("payment", "a finite number >= 0", payment)
+        claims = list(claims)
+        with self._writing():
             known = self._connection.execute("SELECT 1 FROM rounds WHERE round = ?", (round,)).fetchone()
-        if not known:
-            entries = shares(round, payment, list(claims), refused)
-            rows = [tuple(asdict(entry).values()) for entry in entries]
-            with self._reporting(), transaction(self._connection):
-                paid = sum(entry.cents for entry in entries)
-                self._connection.execute("INSERT INTO rounds VALUES (?, ?)", (round, paid))
-                self._connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
-        return self.entries(round)
+            if not known:
+                due, units = self._affordable(payment, budget)
+                escrow = ledger_file.read_escrow(self._connection) if rule == "audited" else {}
+                spent = due > 0 and units == 0
+                entries = shares(
+                    round, units, claims, refused, rule=rule, scores=scores, escrow=escrow, spent=spent
+                )
+                paid = sum(entry.owed + entry.held for entry in entries)
+                position, before = self._last()
+                record = RoundRecord(position + 1, round, _now(), rule, due, paid, entries)
+                ledger_file.insert_round(self._connection, record, round_hash(before.hash, record))
+            return ledger_file.read_entries(self._connection, round)
+
+    def _affordable(self, payment: float, budget: float | None) -> tuple[int, int]:
+        """A payment in units, and what the budget leaves of it."""
+        due, total = self.unit.count(payment), ledger_file.read_total(self._connection)
+        if budget is not None:
+            return min(due, LARGEST), min(due, max(self._floor(budget) - total, 0))
+        if due > LARGEST - total:
+            raise InputError.of("payment", f"at most {self.unit.text(LARGEST - total)} here", payment)
+        return due, due
+
+    def settle(self, client: int, decision: Decision, reason: str) -> Settlement:
+        """Release everything that is held back from a client, or declare it forfeited."""
+        if decision not in get_args(Decision):
+            raise InputError.of("decision", f"one of {get_args(Decision)}", decision)
+        if not reason.strip():
+            raise InputError.of("reason", "a text that says why", repr(reason))
+        with self._writing():
+            units = ledger_file.read_escrow(self._connection).get(client, 0)
+            if units <= 0:
+                raise InputError.of("client", "a client with an amount in escrow", client)
+            position, before = self._last()
+            settled = Settlement(position + 1, _now(), client, units, decision, text_of(reason.strip()))
+            values = (*vars(settled).values(), settlement_hash(before.hash, settled))
+            self._connection.execute("INSERT INTO settlements VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        return settled
 
     def rounds(self) -> dict[int, int]:
-        """The amount of every round, in cents."""
-        with self._reporting():
-            return dict(self._connection.execute("SELECT round, cents FROM rounds ORDER BY round"))
+        """What is owed or held for every round, in units."""
+        with self._snapshot():
+            return ledger_file.read_rounds(self._connection)
 
     def entries(self, round: int | None = None) -> list[Entry]:
         """All entries, or those of one round, by round and client."""
-        where, arguments = ("", ()) if round is None else ("WHERE round = ?", (round,))
-        names = ", ".join(field.name for field in fields(Entry))
-        query = f"SELECT {names} FROM entries {where} ORDER BY round, client"
-        with self._reporting():
-            return [Entry(*row) for row in self._connection.execute(query, arguments)]
+        with self._snapshot():
+            return ledger_file.read_entries(self._connection, round)
 
-    def check(self) -> None:
-        """Raise an error if tables or types are not those of a ledger, or if shares do not add up."""
+    def total(self) -> int:
+        """What is owed or held for all rounds, without what was forfeited; in units."""
+        with self._snapshot():
+            return ledger_file.read_total(self._connection)
+
+    def escrow(self) -> dict[int, int]:
+        """What is held back from each client from which anything is, in units."""
+        with self._snapshot():
+            return ledger_file.read_escrow(self._connection)
+
+    def head(self) -> Head:
+        """The end of the hash chain."""
+        with self._snapshot():
+            return self._last()[1]
+
+    def settlements(self) -> list[Settlement]:
+        """The operator's decisions, in their order."""
+        with self._snapshot():
+            if ledger_file.version_of(self._connection) == 1:
+                return []
+            rows = self._connection.execute("SELECT * FROM settlements ORDER BY position")
+            return [Settlement(*values) for *values, _ in rows]
+
+    def check(self, head: str | None = None) -> Head:
+        """Raise an error if the ledger is not as it was written; returns its end.
+
+        Args:
+            head: a hash that was the head at some time, which must be in the chain.
+        """
+        with self._snapshot():
+            return verify(self._connection, self.path, self.unit, head)
+
+    def backup(self, to: str | Path, *, force: bool = False) -> Head:
+        """Copy the ledger while others may write to it; the copy is checked before it gets its name.
+
+        Args:
+            to: the file to write.
+            force: whether it may exist; it is replaced.
+
+        Returns:
+            The end of the copy.
+        """
+        target = Path(to)
+        if target.exists() and (not force or target.samefile(self.path)):
+            rule = "a file other than the ledger" if force else "a file that does not exist yet"
+            raise InputError.of("to", rule, target)
+        temporary = target.with_name(f".{target.name[:200]}.copy-{os.getpid()}")
+        try:
+            with self._reporting():
+                ledger_file.copy_database(self.path, temporary)
+            with Ledger(temporary) as copy:
+                head = copy.check()
+            ledger_file.publish_copy(temporary, target, force)
+        finally:
+            ledger_file.remove(temporary)
+        return head
+
+    def _last(self) -> tuple[int, Head]:
+        """The last position in the chain, and its head."""
+        (rounds,) = self._connection.execute("SELECT count(*) FROM rounds").fetchone()
+        if ledger_file.version_of(self._connection) == 1:
+            return rounds, Head(rounds, "")
+        query = "SELECT position, hash FROM rounds UNION ALL SELECT position, hash FROM settlements"
+        row = self._connection.execute(f"{query} ORDER BY position DESC LIMIT 1").fetchone()
+        position, hash = row or (0, first_hash(self.unit))
+        return position, Head(rounds, hash)
+
+    def _floor(self, budget: float) -> int:
+        """A budget in units, rounded down."""
+        if not 0 <= budget < math.inf:
+            raise InputError.of("budget", "None or a finite number >= 0", budget)
+        with localcontext(prec=400):
+            units = Decimal(repr(float(budget))) / self.unit.size
+            return min(int(units.to_integral_value(ROUND_FLOOR)), LARGEST)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction that writes. It turns a file of an older version into the current one."""
+        with self._reporting(), transaction(self._connection):
+            if ledger_file.version_of(self._connection) == 1:
+                ledger_file.migrate(self._connection, self.path)
+            yield
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """A transaction that only reads."""
         with self._reporting():
-            tables = self._connection.execute(
-                "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
-            ).fetchall()
-        if sorted(text for (text,) in tables) != sorted(_SCHEMA):
-            raise InputError.of(str(self.path), "a ledger with the tables rounds and entries", "other tables")
-        for entry in self.entries():
-            *numbers, reason = asdict(entry).values()
-            if not all(type(number) is int for number in numbers) or not isinstance(reason, str):
-                raise InputError.of(f"{self.path}: an entry", "integers and a text", f"{entry}")
-        sums = dict.fromkeys(self.rounds(), 0)
-        for entry in self.entries():
-            sums[entry.round] = sums.get(entry.round, 0) + entry.cents
-        for round, amount in self.rounds().items():
-            if sums[round] != amount:
-                raise InputError.of(f"{self.path}: shares of round {round}", f"{amount} cents", sums[round])
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -153,105 +247,5 @@ class Ledger:
             raise InputError(f"{self.path} must be a usable ledger: {error}", field=str(self.path)) from error
 
 
-def to_cents(payment: float) -> int:
-    """An amount in cents, rounded half to even.
-
-    >>> to_cents(63.185), to_cents(0.1 + 0.2)
-    (6318, 30)
-    """
-    return int((Decimal(repr(float(payment))) * 100).quantize(Decimal(1), ROUND_HALF_EVEN))
-
-
-def shares(
-    round: int, payment: float, claims: Sequence[Claim], refused: Mapping[int, str] = _NONE
-) -> list[Entry]:
-    """How a payment is shared. All of it goes to the clients that are paid, if there are any.
-
-    Args:
-        round: t, from 0.
-        payment: R.
-        claims: at most one per client.
-        refused: the clients that are not paid, and why; with or without a claim.
-
-    >>> claims = [Claim(client, 5, 5, 1.0, 1) for client in range(3)]
-    >>> [entry.cents for entry in shares(0, 1.0, claims)]
-    [34, 33, 33]
-    >>> [(entry.client, entry.cents, entry.reason) for entry in shares(0, 1.0, claims[:1], {1: "no reply"})]
-    [(0, 100, ''), (1, 0, 'no reply')]
-    """
-    by_client = {claim.client: claim for claim in claims}
-    if len(by_client) < len(claims):
-        raise InputError.of("claims", "at most one per client", [claim.client for claim in claims])
-    reasons = {client: claim.refusal for client, claim in by_client.items()} | dict(refused)
-    volumes = {client: by_client[client].volume for client, reason in reasons.items() if not reason}
-    cents, total = to_cents(payment), sum(volumes.values())
-    parts = {client: divmod(cents * volume, total) for client, volume in volumes.items()}
-    left = cents - sum(part for part, _ in parts.values()) if parts else 0
-    first = sorted(parts, key=lambda client: (-parts[client][1], client))[:left]
-    entries = []
-    for client in sorted(reasons):
-        claim = by_client.get(client)
-        committed, claimed = (claim.committed, claim.volume) if claim else (0, 0)
-        share = parts.get(client, (0, 0))[0] + (client in first)
-        entries.append(Entry(round, client, committed, claimed, share, reasons[client]))
-    return entries
-
-
-def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Totals per client, and the entries that were not paid, as numbers.
-
-    A round counts as paid if the amount owed for it is positive. An update that was used in a round whose
-    payment is 0 is recorded, but not paid.
-    """
-    clients: dict[int, dict[str, Any]] = {}
-    for entry in entries:
-        total = clients.setdefault(entry.client, {"rounds_paid": 0, "samples_paid": 0, "cents": 0})
-        if entry.cents:
-            total["rounds_paid"] += 1
-            total["samples_paid"] += entry.claimed
-            total["cents"] += entry.cents
-    return {
-        "rounds_paid": len({entry.round for entry in entries if entry.cents}),
-        "rounds_recorded": len({entry.round for entry in entries}),
-        "cents": sum(entry.cents for entry in entries),
-        "clients": [{"client": client} | total for client, total in sorted(clients.items())],
-        "refused": [
-            {"round": entry.round, "client": entry.client, "reason": entry.reason}
-            for entry in entries
-            if entry.reason
-        ],
-    }
-
-
-def ledger_table(summary: dict[str, Any]) -> "Group":
-    """The tables that `dufl ledger` prints."""
-    from rich.console import Group
-    from rich.table import Table
-
-    rounds = f"{summary['rounds_paid']} of {summary['rounds_recorded']} rounds"
-    owed = Table(title=f"Owed for {rounds}: {cents(summary['cents'])}", title_justify="left")
-    for column in ("client", "rounds paid", "samples paid", "owed", "share"):
-        owed.add_column(column, justify="right")
-    for row in summary["clients"]:
-        share = row["cents"] / summary["cents"] if summary["cents"] else 0.0
-        cells = (row["client"], row["rounds_paid"], f"{row['samples_paid']:,}", cents(row["cents"]))
-        owed.add_row(*map(str, cells), f"{100 * share:.1f} %")
-    if not summary["refused"]:
-        return Group(owed)
-    refused = Table(title="Not paid", title_justify="left")
-    for column in ("round", "client", "reason"):
-        refused.add_column(column, justify="left" if column == "reason" else "right")
-    for row in summary["refused"]:
-        refused.add_row(str(row["round"]), str(row["client"]), row["reason"])
-    return Group(owed, refused)
-
-
-def ledger_csv(entries: Sequence[Entry]) -> str:
-    """The entries as CSV, one line per entry."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["round", "client", "committed", "claimed", "owed", "reason"])
-    for e in entries:
-        owed = f"{e.cents // 100}.{e.cents % 100:02d}"
-        writer.writerow([e.round, e.client, e.committed, e.claimed, owed, e.reason])
-    return text.getvalue()
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -21,9 +21,10 @@ from dufl.experiment.config import Experiment
 from dufl.experiment.files import from_json, to_json, write_text
 from dufl.experiment.output import FLOWER
 from dufl.experiment.run_directory import RunDirectory
+from dufl.experiment.service import Unit
 from dufl.experiment.train import Run, data_fingerprint
 from dufl.flower.deal import Deal
-from dufl.flower.ledger import Claim, Ledger
+from dufl.flower.ledger import Claim, Entry, Ledger, Score
 from dufl.flower.messages import AnyArray, from_arrays, to_arrays
 from dufl.game.dynamics import staleness
 from dufl.game.mean_field import starting_staleness
@@ -58,7 +59,10 @@ class Round:
         refused: the clients whose updates were refused, and why.
         missing: the clients that did not reply.
         bounded: the clients whose updates were scaled down, with their size relative to the median.
-        cents: the amount paid.
+        entries: what the ledger has recorded for the round, by client.
+        scores: what the audit says about the clients, if there is one.
+        unit: of the amounts in the entries.
+        ledger_head: the head of the ledger's hash chain after the round.
         metrics: of the server's own evaluation.
     """
 
@@ -68,13 +72,34 @@ class Round:
     refused: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     bounded: dict[int, float] = field(default_factory=dict)
-    cents: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    scores: dict[int, Score] = field(default_factory=dict)
+    unit: Unit = field(default_factory=Unit)
+    ledger_head: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
     def volume(self) -> int:
         """The number of samples of all claims."""
         return sum(claim.volume for claim in self.claims)
+
+    @property
+    def units(self) -> int:
+        """What is owed or held for the round, in units."""
+        return sum(entry.owed + entry.held for entry in self.entries)
+
+    @property
+    def held(self) -> int:
+        """What is held back of it, in units."""
+        return sum(entry.held for entry in self.entries)
+
+    @property
+    def payment(self) -> float:
+        """What is owed or held for the round: R, or less if nobody was paid or the budget was spent."""
+        agreed = self.deal.offer.payment
+        if self.units and self.units == self.unit.count(agreed):
+            return agreed
+        return float(self.unit.value(self.units))
 
     @property
     def mean_age(self) -> float:
@@ -112,9 +137,9 @@ class ServerStore:
             raise InputError.of("num_rounds", f"{planned}, as in the run in {self.folder}", num_rounds)
         return deal
 
-    def ledger(self) -> Ledger:
-        """The ledger, open."""
-        return Ledger(self.folder / "ledger.sqlite")
+    def ledger(self, unit: Unit | None = None) -> Ledger:
+        """The ledger, open. A new one is in `unit`; the one that is there must be, if it is given."""
+        return Ledger(self.folder / "ledger.sqlite", unit)
 
     def save_checkpoint(self, strategy: Strategy, rounds: int, arrays: ArrayRecord) -> None:
         """Write the model and the state of the strategy after `rounds` rounds."""
@@ -232,7 +257,7 @@ class RunRecorder:
         volumes = [0] * size
         for claim in round.claims:
             volumes[claim.client] = claim.volume
-        paid = round.deal.offer.payment if round.cents else 0.0
+        paid = round.payment
         history = [(r.payment, r.total_volume, r.mean_age) for r in self._records]
         history.append((paid, round.volume, round.mean_age))
         cost = cost_of_rounds(game, *np.array(history, dtype=np.float64).T)

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
+from dufl.experiment.service import Unit
 from dufl.flower import messages
 from dufl.flower.bounds import bound_updates, update_size
 from dufl.flower.deal import (
@@ -32,8 +33,8 @@ from dufl.flower.deal import (
 )
 from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
+from dufl.flower.payment import NO_REPLY
 from dufl.flower.server_store import Round, ServerStore
-from dufl.formatting import cents
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 
@@ -63,6 +64,7 @@ class DataUpdateStrategy(Strategy):
             negotiates again with the others.
         max_update: how many times the median size of a round's updates an update may have; larger ones are
             scaled down. None allows any size.
+        unit: the smallest amount that is paid; if omitted, that of the ledger in `folder`, or 0.01.
         on_round_end: called with every finished round.
     """
 
@@ -78,6 +80,7 @@ class DataUpdateStrategy(Strategy):
         arrival_timeout: float = 600.0,
         max_missed_rounds: int = 3,
         max_update: float | None = 10.0,
+        unit: Unit | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
@@ -99,6 +102,7 @@ class DataUpdateStrategy(Strategy):
         self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
+        self._unit = unit
         self._resumed_after = 0  # rounds that Flower's loop does not count
         self._results = Result()
         self._model: dict[str, messages.AnyArray] = {}  # as sent out in this round
@@ -169,10 +173,10 @@ class DataUpdateStrategy(Strategy):
         arrays, metrics = self.strategy.aggregate_train(server_round, valid + errors)
         if metrics is not None:
             self._results.train_metrics_clientapp[server_round] = metrics
-        unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
-        with self._store.ledger() as ledger:
-            entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
-        current.cents = sum(entry.cents for entry in entries)
+        unpaid = current.refused | dict.fromkeys(current.missing, NO_REPLY)
+        with self._store.ledger(self._unit) as ledger:
+            current.entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
+            current.ledger_head, current.unit = str(ledger.head().hash), ledger.unit
         for client in self.clients.values():
             missed = client in current.missing
             self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
@@ -304,5 +308,5 @@ def _log_line(round: Round) -> str:
     missing = f", no reply from {round.missing}" if round.missing else ""
     numbers = {name: value for name, value in round.metrics.items() if isinstance(value, int | float)}
     metrics = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
-    updates = f"{len(round.claims)} updates on {round.volume} samples, paid {cents(round.cents)}"
+    updates = f"{len(round.claims)} updates on {round.volume} samples, paid {round.unit.text(round.units)}"
     return f"{updates}{refused}{missing}{metrics}"
