@@ -52,7 +52,7 @@ class Memory:
             claims = zip(arrays["accepted"].tolist(), arrays["ages"].tolist(), strict=True)
             return cls(
                 {client: bytes(key.tobytes()) for client, key in keys},
-                {client: round for client, round in arrays["joined"].tolist()},
+                dict(arrays["joined"].tolist()),
                 {c: (round, Claim(c, volume, volume, age, 0)) for (c, round, volume), age in claims},
                 Held(*arrays["held"].tolist()),
             )

@@ -198,10 +198,10 @@ class ServerStore:
         if not rounds or not self._results.exists():
             self._results.unlink(missing_ok=True)
             return results
-        number = 0
+        number, lines = 0, enumerate(_lines(self._results), start=1)
         try:
             with replacing(self._results) as temporary, temporary.open("w", encoding="utf-8") as kept:
-                for number, line in enumerate(_lines(self._results), start=1):
+                for number, line in lines:
                     values = from_json(line)
                     if (round := int(values["round"])) <= rounds:
                         kept.write(line)

@@ -328,10 +328,9 @@ class DataUpdateStrategy(Strategy):
             return
         self._planning.update(grid, self.round)
         if isinstance(self.strategy, PerClient):
-            deal = self.deal.commitments
-            self.strategy.set_clients(
-                {node: client for node, client in self.clients.items() if client in deal}
-            )
+            committed = self.deal.commitments
+            chosen = {node: client for node, client in self.clients.items() if client in committed}
+            self.strategy.set_clients(chosen)
 
     def _finish_round(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Report the round, then store the model: a server that is killed in between repeats the round."""
