@@ -16,7 +16,7 @@ from dufl.flower.app import make_audit
 from dufl.flower.attacks import ATTACKS
 from dufl.flower.audit import Audit
 from dufl.flower.ledger import Entry
-from dufl.flower.server_store import RunRecorder
+from dufl.flower.run_recorder import RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.parameters import Game
 from dufl.learning.task import Task

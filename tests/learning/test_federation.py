@@ -13,7 +13,7 @@ from dufl.errors import InputError, PluginError
 from dufl.game.plan import equilibrium
 from dufl.game.utility import server_cost
 from dufl.learning.algorithm import Update, Vector
-from dufl.learning.engine import CompiledEngine, Engine, Score
+from dufl.learning.engine import CompiledEngine, Engine, Score, Which
 from dufl.learning.federation import Federation
 from dufl.learning.policies import Planned
 from dufl.learning.task import Task
@@ -192,7 +192,7 @@ class Faulty:
         for update in self._engine.train(weights, model_buffers, tasks):
             yield replace(update, weights=self._wrong.get(update.client, update.weights))
 
-    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: Which | None = None) -> Score:
         return self._engine.evaluate(weights, model_buffers, which)
 
 

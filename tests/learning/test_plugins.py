@@ -11,7 +11,7 @@ import pytest
 from dufl.errors import CapacityError, DuflError, InputError, PluginError, RemoteError, plugin_traceback
 from dufl.experiment.train import train
 from dufl.learning.algorithm import LocalPenalty, Mean, Update, Vector
-from dufl.learning.engine import Engine, Score
+from dufl.learning.engine import Engine, Score, Which
 from dufl.learning.federation import Federation
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
@@ -179,7 +179,7 @@ class Faulty:
             wrong = update.client in self._wrong
             yield replace(update, weights=update.weights * np.nan) if wrong else update
 
-    def evaluate(self, weights: Vector, model_buffers: Vector, which: slice | None = None) -> Score:
+    def evaluate(self, weights: Vector, model_buffers: Vector, which: Which | None = None) -> Score:
         return self._engine.evaluate(weights, model_buffers, which)
 
 

@@ -9,7 +9,7 @@ from dufl.errors import InputError
 from dufl.experiment.agreement import read_agreement
 from dufl.experiment.config import Experiment
 from dufl.experiment.stored import Stored, read_runs
-from dufl.game.parameters import Game
+from dufl.game.parameters import Game, require_rounds
 
 
 def calibrate_stored(places: Iterable[Path], metric: Metric | None = None) -> Calibration:
@@ -30,6 +30,7 @@ def calibrate_stored(places: Iterable[Path], metric: Metric | None = None) -> Ca
 def _conservation_rate(stored: Stored) -> float | None:
     """θ of the plan that a run followed, or of what was agreed on Flower; None if there is none."""
     experiment = stored.run.experiment
+    require_rounds(experiment.game, "'finite' for a calibration: a service makes many offers")
     agreement = read_agreement(stored.folder, experiment.game.num_rounds)
     if agreement is not None:
         return agreement.offer.conservation_rate

@@ -215,6 +215,14 @@ class DurableBuffer(Generic[AnySamples]):
                 self._delete(discarded)
                 _write_about(self._connection, about | {"size": keep})
 
+    def age(self, rounds: int) -> None:
+        """Let rounds pass in which nothing joins and nothing is discarded: all samples age."""
+        if rounds < 0:
+            raise InputError.of("rounds", ">= 0", rounds)
+        with self._reporting(), transaction(self._connection):
+            about = _read_about(self._connection)
+            _write_about(self._connection, about | {"round": about["round"] + rounds})
+
     def _births(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The ids of all samples and their rounds of birth, in the order in which they joined."""
         rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()

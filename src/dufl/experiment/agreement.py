@@ -54,8 +54,14 @@ class Agreement:
         return Plan(experiment.game, payment, rate, solution, "mean-field", experiment.leader.method)
 
 
-def read_agreement(folder: Path, num_rounds: int) -> Agreement | None:
-    """Read what was agreed on in a run of `num_rounds` rounds; None if it is no run on Flower."""
+def read_agreement(folder: Path, num_rounds: int, endless: bool = False) -> Agreement | None:
+    """Read what was agreed on in a run on Flower; None if it is none.
+
+    Args:
+        folder: the run directory.
+        num_rounds: of the run; of a service, the number of rounds of a plan.
+        endless: whether it is a service.
+    """
     path = folder / DEAL
     if not path.exists():
         return None
@@ -64,10 +70,11 @@ def read_agreement(folder: Path, num_rounds: int) -> Agreement | None:
         offer = Offer(payment=float(values["payment"]), conservation_rate=float(values["conservation_rate"]))
         volume = np.array(values["announced_volume"], np.float64)
         first, phases = int(values["first_round"]), int(values["phases"])
-        if not (0 <= first < num_rounds and phases >= 0):
+        if not (first >= 0 and (endless or first < num_rounds) and phases >= 0):
             raise InputError.of("first_round and phases", "a round and a number >= 0", (first, phases))
-        if volume.shape != (num_rounds - first,) or not (np.isfinite(volume) & (volume >= 0)).all():
-            raise InputError.of("announced_volume", f"{num_rounds - first} numbers >= 0", volume.shape)
+        planned = num_rounds if endless else num_rounds - first
+        if volume.shape != (planned,) or not (np.isfinite(volume) & (volume >= 0)).all():
+            raise InputError.of("announced_volume", f"{planned} numbers >= 0", volume.shape)
         return Agreement(offer, volume, first, phases, float(values["residual"]))
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} must be what server and clients agreed on: {error!r}") from None

@@ -123,6 +123,11 @@ class Experiment(Inputs):
             sections["service"] = {n: v for n, v in self.service if v is not None}
         return tomli_w.dumps(sections)
 
+    @property
+    def total_rounds(self) -> int | None:
+        """The number of rounds of a run; None for a service that ends when it is stopped."""
+        return self.service.max_rounds if self.game.horizon == "endless" else self.game.num_rounds
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed. Fields of `training` may be given directly.
 

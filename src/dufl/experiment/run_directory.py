@@ -49,11 +49,13 @@ class RunDirectory:
     Args:
         folder: the run directory.
         kind: `RUN`, or `FLOWER` for a run on Flower.
+        in_memory: whether all metrics are kept in memory too, to write them again if the file is lost.
     """
 
-    def __init__(self, folder: Path, kind: Kind = RUN) -> None:
+    def __init__(self, folder: Path, kind: Kind = RUN, in_memory: bool = True) -> None:
         self.folder = folder
         self.kind = kind
+        self._in_memory = in_memory
         self._lines: list[str] = []  # the expected lines of the metrics
         self._size = 0  # their size in bytes
         self._begun: Manifest | None = None  # the manifest that this process wrote or read
@@ -93,6 +95,8 @@ class RunDirectory:
         """Read the plan that was agreed on Flower, if its loss law predicts something."""
         if self.kind != FLOWER or not has_unit(experiment.game.loss):
             return None
+        if experiment.game.horizon == "endless":
+            return None  # there are many plans, one after the other
         agreement = read_agreement(self.folder, experiment.game.num_rounds)
         return None if agreement is None else agreement.plan(experiment)
 
@@ -184,26 +188,31 @@ class RunDirectory:
         self._begun = manifest.adding(*names)
         self._begun.write()
 
-    def add(self, record: Record) -> None:
-        """Append the metrics of a round."""
+    def add(self, record: Record, durable: bool = False) -> None:
+        """Append the metrics of a round; if `durable`, they are on the disk when this returns."""
         line = to_line(record)
         with self._writing():
             self._keep_metrics()
             with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
                 stream.write(line)
-        self._lines.append(line)
+            if durable:
+                sync(self.folder / METRICS)
+        if self._in_memory:
+            self._lines.append(line)
         self._size += len(line.encode())
 
     def _keep_metrics(self) -> None:
         """Rewrite all metrics if the file was removed or truncated."""
         path = self.folder / METRICS
         if not path.is_file() or path.stat().st_size != self._size:
+            if not self._in_memory:
+                raise InputError.of(str(path), f"of {self._size:,} bytes, as it was written", "another file")
             self._rewrite(self._lines)
 
     def _rewrite(self, lines: list[str]) -> None:
         text = "".join(lines)
         write_text(self.folder / METRICS, text)
-        self._lines, self._size = lines, len(text.encode())
+        self._lines, self._size = lines if self._in_memory else [], len(text.encode())
 
     def checkpoint(self, state: Arrays) -> None:
         """Replace the checkpoint after syncing the metrics."""

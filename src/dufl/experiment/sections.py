@@ -97,6 +97,7 @@ class Leader(Algorithm1Options):
         competition: "mean-field", or "nash": every client accounts for its own influence on the total.
         replan_every: after how many rounds of a training the remaining ones are planned again, or "drift":
             when the measured loss leaves the predicted interval. None plans once. It needs a calibrated law.
+            On Flower, after how many rounds server and clients negotiate again; an integer, without a law.
         robust: plan under the uncertainty of the loss law: for its "expected" cost, or for its "worst" case.
         budget: plan for a goal; see `dufl.solve`. Likewise `accuracy` and `point_worth`, one of them at most.
             They need a calibrated law.
@@ -123,8 +124,9 @@ class Leader(Algorithm1Options):
 
     def check_on_flower(self) -> None:
         """Raise an error if something is given that a run on Flower does not do."""
-        if self.replan_every is not None:
-            raise InputError.of("leader.replan_every", "left out on Flower", self.replan_every)
+        if self.replan_every == "drift":
+            rule = "an integer on Flower, where no loss law is updated"
+            raise InputError.of("leader.replan_every", rule, self.replan_every, text="'drift'")
         for name, value in self.goals.items():
             rule = "left out on Flower: fix the offer that `dufl plan` finds"
             raise InputError.of(f"leader.{name}", rule, value)

@@ -60,8 +60,7 @@ class Stored:
     @property
     def progress(self) -> str:
         """The state of the run, for tables."""
-        rounds, over = self.run.experiment.game.num_rounds, len(self.run.records)
-        return "finished" if self.run.finished else f"stopped after {over:,} of {rounds:,} rounds"
+        return "finished" if self.run.finished else stopped(len(self.run.records), self.run.experiment)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +112,7 @@ class Group:
         """The label, with the number of completed rounds if the runs have not finished."""
         if self.finished:
             return self.label
-        return f"{self.label} (stopped after {self.rounds:,} of {self.config.game.num_rounds:,})"
+        return f"{self.label} ({stopped(self.rounds, self.config).removesuffix(' rounds')})"
 
     def curve(self, field: str) -> Array:
         """A field of the records, of shape (runs, rounds)."""
@@ -203,14 +202,22 @@ def _read(place: RunDirectory) -> Stored:
     run = Run(config, place.records(), weights, place.folder, early, plan, agreed=agreed)
     if any(len(record.volumes) == 0 for record in run.records):
         raise InputError.of(f"{place.folder}/metrics.jsonl", "with the volumes of the clients", "none")
-    if len(run.records) > config.game.num_rounds:
-        rule = f"of at most {config.game.num_rounds} rounds"
+    total = config.total_rounds
+    if total is not None and len(run.records) > total:
+        rule = f"of at most {total} rounds"
         raise InputError.of(f"{place.folder}/metrics.jsonl", rule, len(run.records))
     for record in run.records:
-        if record.replan and not 0 < record.round <= config.game.num_rounds - LEAST_ROUNDS:
+        if record.replan and not 0 < record.round <= (total or 0) - LEAST_ROUNDS:
             rule = f"with new plans for at least {LEAST_ROUNDS} rounds"
             raise InputError.of(f"{place.folder}/metrics.jsonl", rule, f"one in round {record.round}")
     return Stored(run, place.environment(), _settings(config, run.recorded), place)
+
+
+def stopped(over: int, experiment: Experiment) -> str:
+    """The state of a run that has not finished, in words."""
+    if experiment.total_rounds is None:
+        return f"after {over:,} rounds of a service"
+    return f"stopped after {over:,} of {experiment.total_rounds:,} rounds"
 
 
 def _settings(experiment: Experiment, recorded: bool) -> Settings:

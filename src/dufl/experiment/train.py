@@ -63,12 +63,12 @@ class Run:
 
     def __repr__(self) -> str:
         experiment, training = self.experiment, self.experiment.training
-        total = experiment.game.num_rounds
+        total = "" if experiment.total_rounds is None else f" of {experiment.total_rounds}"
         parts = (experiment.data.dataset, training.model, training.algorithm, experiment.policy)
         what = ", ".join(short_name(part) for part in parts)
         score = f", {self._score()}" if self.records else ""
         where = f", in {self.folder}" if self.folder else ""
-        return f"Run({what}: {len(self.records)} of {total} rounds{score}{where})"
+        return f"Run({what}: {len(self.records)}{total} rounds{score}{where})"
 
     def _score(self) -> str:
         over = over_time(self.records, self.regression)
@@ -81,7 +81,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether all rounds are over, or a callback finished the run."""
-        return self.stopped_early or len(self.records) == self.experiment.game.num_rounds
+        return self.stopped_early or len(self.records) == self.experiment.total_rounds
 
     @property
     def accuracy(self) -> float:

@@ -53,7 +53,8 @@ class AlgorithmStrategy(Strategy):
     ) -> Iterable[Message]:
         """The model, with a penalty for each client that participates."""
         self._global = _read_only(from_arrays(arrays))
-        called, _ = participants(self._settings, self._num_clients, server_round - 1)
+        size = max(self._num_clients, *(client + 1 for client in self._clients.values()), 0)  # some may join
+        called, _ = participants(self._settings, size, server_round - 1)
         connected = set(grid.get_node_ids())
         nodes = {client: node for node, client in self._clients.items() if node in connected}
         return [self._message(nodes[client], client, arrays, config) for client in called if client in nodes]

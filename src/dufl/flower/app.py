@@ -30,9 +30,12 @@ from dufl.flower.contribution import Arrays
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
 from dufl.flower.monitoring import Observer, json_log
-from dufl.flower.server_store import OnRecord, Round, RunRecorder
+from dufl.flower.run_recorder import OnRecord, RunRecorder
+from dufl.flower.server_store import Round
+from dufl.flower.service import Budget, Schedule
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
+from dufl.game.parameters import Game
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.task import Task
 
@@ -199,13 +202,13 @@ def make_strategy(
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
     config = runtime.config
-    config.leader.check_on_flower()
+    check_on_flower(config, runtime.dataset)
     weights, model_buffers = runtime.engine.start
     announcement = None
     if negotiate and config.leader.robust:
         raise InputError.of("leader.robust", "left out if the offer is negotiated", config.leader.robust)
     if not negotiate:
-        plan = config.solve()
+        plan = config.solve_game(_first_window(config))
         announcement = Announcement(plan.offer, plan.equilibrium.announced_volume, config.game.trims)
     strategy = DataUpdateStrategy(
         AlgorithmStrategy(config.training, weights, config.game.clients.size),
@@ -219,6 +222,9 @@ def make_strategy(
         audit=make_audit(runtime) if config.service.audit_share else None,
         payment_rule=config.service.payment_rule,
         unit=Unit.parse(config.service.unit),
+        total_budget=config.service.total_budget,
+        replan_every=config.leader.replan_every,
+        max_rounds=config.service.max_rounds,
         on_round_end=on_round_end,
         observers=observers,
     )
@@ -234,6 +240,25 @@ def make_audit(runtime: Runtime) -> Audit:
         return runtime.engine.evaluate(arrays["weights"], arrays["model_buffers"], which).loss
 
     return Audit(loss, share=service.audit_share)
+
+
+def check_on_flower(config: Experiment, dataset: Dataset | Recording | None = None) -> None:
+    """Raise an error if something is given that a run on Flower does not do."""
+    config.leader.check_on_flower()
+    Schedule.of(config.game, config.leader.replan_every, config.service.max_rounds)
+    if config.game.horizon == "endless" and isinstance(dataset, Recording):
+        rule = "a dataset or a stream of your own with horizon = 'endless': a recording ends"
+        raise InputError.of("data.dataset", rule, dataset.name)
+
+
+def _first_window(config: Experiment) -> Game:
+    """The game that the first plan is for, with payments that the budget can pay."""
+    game, service = config.game, config.service
+    schedule = Schedule.of(game, config.leader.replan_every, service.max_rounds)
+    payments = Budget(service.total_budget).payment_range(
+        game.payment_range, schedule.to_run(0), 0, Unit.parse(service.unit), fewer=schedule.endless
+    )
+    return game.replace(horizon="finite", payment_range=payments or game.payment_range)
 
 
 def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:

@@ -221,7 +221,7 @@ class ClientStore:
         if volume.max() > self.profile.capacity:
             raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
         rate = announcement.offer.conservation_rate
-        plan = integer_plan(volume, rate, self.profile.seed, self.profile.client)
+        plan = integer_plan(volume, rate, self.profile.seed, self.profile.client, first_round)
         facts = {
             "first_round": first_round,
             "size": plan.size.tolist(),
@@ -236,9 +236,13 @@ class ClientStore:
         return tuple(plan.size.tolist())
 
     def catch_up(self, round: int) -> None:
-        """Enter a round of the stored plan, if there is one, so that a new plan starts from that state."""
+        """Bring the buffer to the state of a round, if there is a plan, so that a new one starts from there.
+
+        The round may be later than the plan: a client that was away while others negotiated again holds what
+        it planned for its last round.
+        """
         if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
-            self.enter(round)
+            self._bring_to(round)
 
     def committed(self, round: int) -> int:
         """The volume that the client committed to in a round."""
@@ -256,19 +260,33 @@ class ClientStore:
         current = self._buffer.round + joined
         if current > round:
             raise InputError.of("round", f">= {current}, because earlier data is discarded", round)
+        self._bring_to(round)
+        return self._buffer.snapshot()
+
+    def _bring_to(self, round: int) -> None:
+        plan, first, joined = self._plan()
+        current, last = self._buffer.round + joined, first + len(plan.size) - 1
         if current == first and len(self._buffer) > plan.size[0]:
             self._trim(int(plan.size[0]))
-        for t in range(current, round):
+        for t in range(current, min(round, last)):
             keep, wanted = plan.step(t - first, len(self._buffer))
             if t + 1 < round:
                 self._buffer.advance(keep, self._no_samples())
-                continue
-            fresh, position = self._collected(t, wanted)
-            self._buffer.advance(keep, fresh, **position_facts(position))
-            self._waiting(t).unlink(missing_ok=True)
-            confirm(self.profile.stream, position)
-            seek(self.profile.stream, position)
-        return self._buffer.snapshot()
+            else:
+                self._step(t, keep, wanted)
+        current = self._buffer.round + joined
+        if current < round:  # after the last planned round, nothing is discarded
+            self._buffer.age(round - 1 - current)
+            held = len(self._buffer)
+            self._step(round - 1, held, max(int(plan.size[-1]) - held, 0))
+
+    def _step(self, round: int, keep: int, wanted: int) -> None:
+        """Leave a round with what was collected in it."""
+        fresh, position = self._collected(round, wanted)
+        self._buffer.advance(keep, fresh, **position_facts(position))
+        self._waiting(round).unlink(missing_ok=True)
+        confirm(self.profile.stream, position)
+        seek(self.profile.stream, position)
 
     def _trim(self, size: int) -> None:
         """Discard what the plan does not begin with.

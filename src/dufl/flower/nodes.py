@@ -13,6 +13,7 @@ from dufl.errors import InputError
 from dufl.flower import messages
 
 POLL = 1.0  # seconds between two requests for the list of nodes
+MOST_CLIENTS = 10_000  # that a service may have: numbers are 0 … 9,999
 
 
 class FromClient(Protocol):
@@ -36,28 +37,34 @@ class NoReplyError(Exception):
 
 
 class Nodes:
-    """The clients that the server knows. A number belongs to the key that registered with it first.
+    """The clients that the server knows.
+
+    A number belongs to the key that registered with it first, and a key has one number.
 
     Args:
-        count: the number of expected clients; their numbers are 0 … count − 1.
+        count: the number of clients that are expected before the first round.
         timeout: seconds to wait for replies in a phase of messages.
         arrival_timeout: seconds to wait for all clients before the first round.
+        open: whether other clients than the expected ones may join. If not, numbers are 0 … count − 1.
 
     Attributes:
         clients: the number of the client at every node.
         keys: the public key of every client that was ever registered.
         left_out: the clients that are left out for good, and why.
         phases: the number of phases of messages so far.
+        commits: how many of them asked for commitments.
     """
 
-    def __init__(self, count: int, timeout: float, arrival_timeout: float) -> None:
+    def __init__(self, count: int, timeout: float, arrival_timeout: float, open: bool = False) -> None:
         self.count = count
+        self.arrival_timeout = arrival_timeout
         self.clients: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
         self.left_out: dict[int, str] = {}
         self.phases = 0
+        self.commits = 0
+        self._numbers = MOST_CLIENTS if open else count
         self._timeout = timeout
-        self._arrival_timeout = arrival_timeout
         self._ignored: set[int] = set()  # nodes
         self._errors: dict[int, str] = {}  # the last error of every node whose last reply failed
         self._invalid: set[int] = set()  # nodes whose last reply could not be read
@@ -73,34 +80,53 @@ class Nodes:
         nodes = [self._homes[client] for client in clients if client in self._homes]
         return list(dict.fromkeys(self._errors[node] for node in nodes if node in self._errors))
 
-    def wait_for_clients(self, grid: Grid) -> None:
+    def wait_for_clients(self, grid: Grid, count: int | None = None) -> None:
         """Wait until all expected clients are registered, except for those that are left out.
 
         When the time is over, clients whose registration is invalid are not waited for any longer.
+
+        Args:
+            grid: sends the messages.
+            count: the number of clients to wait for, if not all that are expected.
         """
-        began, count = time.monotonic(), self.count - len(self.left_out)
+        began = time.monotonic()
+        count = self.count - len(self.left_out) if count is None else count
         while True:
             self.register_nodes(grid)
             if len(self.clients) >= count:
                 return
-            if time.monotonic() - began > self._arrival_timeout:
+            if time.monotonic() - began > self.arrival_timeout:
                 break
             time.sleep(POLL)
         invalid = sorted(self._invalid - set(self.clients))
         if self.clients and len(self.clients) + len(invalid) >= count:
             log(WARNING, "nodes %s are left out: their registration is invalid", invalid)
             return
-        rule = f"{count} within {self._arrival_timeout:g} s"
+        rule = f"{count} within {self.arrival_timeout:g} s"
         found = "; ".join([str(len(self.clients)), *dict.fromkeys(self._errors.values())])
         raise InputError.of("the number of clients", rule, len(self.clients), text=found)
 
-    def register_nodes(self, grid: Grid) -> None:
-        """Register the clients at new nodes. A client may move to another node if it has the same key."""
+    def reconsider(self, grid: Grid) -> None:
+        """Ask nodes again that were refused, removed or silent: they may have become clients by now."""
+        self._ignored.clear()
+        connected = set(grid.get_node_ids()) | set(self._homes.values())
+        self._errors = {node: error for node, error in self._errors.items() if node in connected}
+
+    def register_nodes(self, grid: Grid, once: bool = False) -> None:
+        """Register the clients at new nodes. A client may move to another node if it has the same key.
+
+        Args:
+            grid: sends the messages.
+            once: whether nodes that do not reply are ignored until they return or are reconsidered.
+        """
         nodes = set(grid.get_node_ids())
         self._ignored &= nodes  # a node that disconnects and returns is asked again
         self._invalid &= nodes
         new = sorted(nodes - self._ignored - set(self.clients))
-        for node, hello in self.ask(grid, new, messages.HELLO, RecordDict(), messages.Hello.read).items():
+        hellos = self.ask(grid, new, messages.HELLO, RecordDict(), messages.Hello.read)
+        if once:
+            self._ignored |= set(new) - set(hellos)
+        for node, hello in hellos.items():
             if error := self._refusal(hello, node):
                 self._report(node, error)
                 self._ignored.add(node)
@@ -113,13 +139,16 @@ class Nodes:
     def _refusal(self, hello: messages.Hello, node: int) -> str:
         """Why a client cannot be registered; empty if it can."""
         client = hello.client
-        if client >= self.count:
-            return f"client {client} is not expected and is refused: the numbers are 0 … {self.count - 1}"
+        if client >= self._numbers:
+            return f"client {client} is not expected and is refused: the numbers are 0 … {self._numbers - 1}"
         if client in self.left_out:
             return f"client {client} is left out: {self.left_out[client]}"
         if self.keys.get(client, hello.key) != hello.key:
-            home = self._homes[client]
-            return f"client {client} is at node {home}; node {node} has another key and is refused"
+            home = f"at node {self._homes[client]}" if client in self._homes else "known"
+            return f"client {client} is {home}; node {node} has another key and is refused"
+        other = next((number for number, key in self.keys.items() if key == hello.key), client)
+        if other != client:
+            return f"client {client} at node {node} has the key of client {other} and is refused"
         return ""
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
@@ -147,6 +176,7 @@ class Nodes:
         if not nodes:
             return {}
         self.phases += 1
+        self.commits += kind == messages.COMMIT
         outgoing = [Message(records, dst_node_id=node, message_type=kind) for node in nodes]
         replies = {}
         for reply in grid.send_and_receive(outgoing, timeout=self._timeout):

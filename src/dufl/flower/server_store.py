@@ -1,7 +1,8 @@
-"""What the server keeps on disk: the deal, a checkpoint after every round, and the directory of the run."""
+"""What the server keeps on disk: the deal, a checkpoint after every round, and the metrics of all rounds."""
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
 from pathlib import Path
@@ -12,30 +13,16 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Result, Strategy
 
-from dufl.data.client_data import ClientData
-from dufl.data.datasets import Dataset
-from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.arrays import read_sealed, write_sealed
-from dufl.experiment.config import Experiment
-from dufl.experiment.files import from_json, to_json, write_text
-from dufl.experiment.output import FLOWER
-from dufl.experiment.run_directory import RunDirectory
+from dufl.experiment.files import from_json, replacing, sync, to_json, write_text
 from dufl.experiment.service import Unit
-from dufl.experiment.train import Run, data_fingerprint
-from dufl.flower.audit import Audit
 from dufl.flower.deal import Deal
 from dufl.flower.ledger import Claim, Entry, Head, Ledger, Score
 from dufl.flower.messages import AnyArray, from_arrays, to_arrays
-from dufl.game.dynamics import staleness
-from dufl.game.mean_field import starting_staleness
-from dufl.game.parameters import Game
-from dufl.game.utility import cost_of_rounds
-from dufl.learning.engine import Named
-from dufl.learning.federation import Record
+from dufl.flower.service import Schedule
 
 _METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
-OnRecord = Callable[[Record], None]
 
 
 @runtime_checkable
@@ -118,26 +105,47 @@ class ServerStore:
         self.folder = folder
         self._deal = folder / "deal.json"
         self._checkpoint = folder / "server.npz"
-        self._results = folder / "results.json"
+        self._results = folder / "results.jsonl"
+        self._negotiating = folder / "negotiating"
 
     @property
     def has_deal(self) -> bool:
         """Whether a deal has been made."""
         return self._deal.exists()
 
-    def save_deal(self, deal: Deal) -> None:
-        """Write a deal."""
-        write_text(self._deal, deal.to_json())
+    @property
+    def is_negotiating(self) -> bool:
+        """Whether a negotiation has begun and not ended: clients may have left the deal for another one."""
+        return self._negotiating.exists()
 
-    def load_deal(self, num_rounds: int) -> Deal:
-        """Read the deal, which must be for a run of `num_rounds` rounds."""
+    def begin_negotiation(self) -> None:
+        """Take note of a negotiation, before the first message of it."""
+        write_text(self._negotiating, "")
+
+    def end_negotiation(self) -> None:
+        """The negotiation is over: the deal on disk is that of the clients."""
+        self._negotiating.unlink(missing_ok=True)
+
+    def save_deal(self, deal: Deal) -> None:
+        """Write a deal, which ends the negotiation."""
+        write_text(self._deal, deal.to_json())
+        self.end_negotiation()
+
+    def load_deal(self, schedule: Schedule, round: int) -> Deal:
+        """Read the deal, which must be one of a run with this schedule that has come to a round."""
         try:
             deal = Deal.from_json(self._deal.read_text(encoding="utf-8"))
             planned = deal.num_rounds
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{self._deal} must be undamaged: {error!r}", field=str(self._deal)) from None
-        if planned != num_rounds:
-            raise InputError.of("num_rounds", f"{planned}, as in the run in {self.folder}", num_rounds)
+        if not schedule.endless and planned != schedule.total:
+            raise InputError.of("num_rounds", f"{planned}, as in the run in {self.folder}", schedule.total)
+        if schedule.endless and planned - deal.first_round != schedule.window:
+            rule = f"{planned - deal.first_round}, as in the run in {self.folder}"
+            raise InputError.of("num_rounds", rule, schedule.window)
+        if not deal.first_round <= round <= planned:
+            rule = f"a deal that covers round {round}, which is next"
+            raise InputError.of(str(self._deal), rule, f"{deal.first_round} … {planned - 1}")
         return deal
 
     def ledger(self, unit: Unit | None = None) -> Ledger:
@@ -145,57 +153,69 @@ class ServerStore:
         return Ledger(self.folder / "ledger.sqlite", unit)
 
     def save_checkpoint(
-        self, strategy: Strategy, rounds: int, arrays: ArrayRecord, audit: Audit | None = None
+        self, strategy: Strategy, rounds: int, arrays: ArrayRecord, server: Mapping[str, AnyArray]
     ) -> None:
-        """Write the model and the state of the strategy and of the audit after `rounds` rounds."""
+        """Write the model, the state of the strategy and that of the server after `rounds` rounds."""
         state = strategy.state() if isinstance(strategy, Stateful) else {}
         values = {f"array {name}": value for name, value in from_arrays(arrays).items()}
         values |= {f"state {name}": _without_objects(name, value) for name, value in state.items()}
-        values |= {f"audit {name}": value for name, value in (audit.state() if audit else {}).items()}
+        values |= {f"server {name}": value for name, value in server.items()}
         write_sealed(self._checkpoint, values | {"round": np.array(rounds)})
 
     def load_checkpoint(
-        self, strategy: Strategy, initial: ArrayRecord, audit: Audit | None = None
-    ) -> tuple[int, ArrayRecord]:
-        """Restore strategy and audit; returns the number of finished rounds and the model after them."""
+        self, strategy: Strategy, initial: ArrayRecord
+    ) -> tuple[int, ArrayRecord, dict[str, AnyArray]]:
+        """Restore the strategy; returns the number of finished rounds, the model and the server's state."""
         values = self._read()
         rounds = int(values.pop("round"))
         if not rounds:
-            return 0, initial
-        state = {name.removeprefix("state "): values[name] for name in values if name.startswith("state ")}
-        model = {name.removeprefix("array "): values[name] for name in values if name.startswith("array ")}
+            return 0, initial, {}
+        state, model, server = (
+            {name.removeprefix(kind): value for name, value in values.items() if name.startswith(kind)}
+            for kind in ("state ", "array ", "server ")
+        )
         if set(model) != set(initial):
             path = str(self._checkpoint)
             raise InputError.of(path, f"a checkpoint of a model with {sorted(initial)}", sorted(model))
         if isinstance(strategy, Stateful):
             strategy.restore(state)
-        audited = {name.removeprefix("audit "): values[name] for name in values if name.startswith("audit ")}
-        if audit is not None and audited:
-            audit.restore(audited)
         log(INFO, "resumed after round %s", rounds)
-        return rounds, to_arrays({name: model[name] for name in initial})
+        return rounds, to_arrays({name: model[name] for name in initial}), server
 
-    def save_results(self, results: Result) -> None:
-        """Write the metrics of all rounds so far."""
-        tables = {
-            kind: {str(round): dict(metrics) for round, metrics in getattr(results, kind).items()}
-            for kind in _METRICS
-        }
-        write_text(self._results, to_json(tables))
+    def add_results(self, round: int, results: Result) -> None:
+        """Append the metrics of a round."""
+        tables = {kind: getattr(results, kind)[round] for kind in _METRICS if round in getattr(results, kind)}
+        line = to_json({"round": round} | {kind: dict(each) for kind, each in tables.items()}, indent=None)
+        with self._results.open("a", encoding="utf-8") as stream:
+            stream.write(line)
+        sync(self._results)
 
-    def load_results(self, rounds: int) -> Result:
-        """The metrics of the first rounds; none if there are none yet."""
+    def load_results(self, rounds: int, last: int | None = None) -> Result:
+        """The metrics of the first rounds; those of later ones are removed from the file.
+
+        Args:
+            rounds: the number of rounds that are over.
+            last: how many of them to return, if not all; the last ones.
+        """
         results = Result()
         if not rounds or not self._results.exists():
+            self._results.unlink(missing_ok=True)
             return results
+        number = 0
         try:
-            tables = from_json(self._results.read_text(encoding="utf-8"))
-            for kind in _METRICS:
-                known = {int(round): MetricRecord(metrics) for round, metrics in tables[kind].items()}
-                getattr(results, kind).update({r: known[r] for r in sorted(known) if r <= rounds})
+            with replacing(self._results) as temporary, temporary.open("w", encoding="utf-8") as kept:
+                for line in _lines(self._results):
+                    number += 1
+                    values = from_json(line)
+                    if (round := int(values["round"])) <= rounds:
+                        kept.write(line)
+                        _add(results, round, values)
+                    if last is not None:
+                        forget(results, round - last)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._results
-            raise InputError(f"{path} must be undamaged: {error!r}", field=str(path)) from None
+            text = f"{path} must be undamaged: line {number}: {error!r}"
+            raise InputError(text, field=str(path)) from None
         return results
 
     @property
@@ -223,99 +243,20 @@ def _without_objects(name: str, value: Any) -> AnyArray:
     return array
 
 
-class RunRecorder:
-    """Writes the run directory of `dufl train` for a run on Flower.
-
-    Args:
-        config: of the run.
-        dataset: of the run; only its fingerprint is stored.
-        data: the streams of the run, which know its periods.
-        folder: the run directory.
-        on_record: called with the record of every round.
-    """
-
-    def __init__(
-        self,
-        config: Experiment,
-        dataset: Dataset | Recording,
-        data: ClientData,
-        folder: Path,
-        on_record: OnRecord = lambda _: None,
-    ) -> None:
-        self._config = config
-        self._fingerprint = data_fingerprint(dataset)
-        self._data = data
-        self._directory = RunDirectory(folder, FLOWER)
-        self._on_record = on_record
-        self._records: list[Record] = []
-        self._began = time.perf_counter()
-
-    def begin(self) -> None:
-        """Start a run directory, or resume the run in it."""
-        if not self._directory.exists:
-            self._directory.begin(self._config, None, self._fingerprint)
-            return
-        self._directory.check_same(self._config)
-        self._directory.check_data(self._fingerprint)
-        self._records = self._directory.cut(ServerStore(self._directory.folder).rounds_done)
-        for record in self._records:
-            self._on_record(record)
-
-    def add(self, round: Round) -> None:
-        """Record a finished round."""
-        game = self._config.game
-        size = max(game.clients.size, *(claim.client + 1 for claim in round.claims), 1)
-        volumes = [0] * size
-        for claim in round.claims:
-            volumes[claim.client] = claim.volume
-        paid = round.payment
-        history = [(r.payment, r.total_volume, r.mean_age) for r in self._records]
-        history.append((paid, round.volume, round.mean_age))
-        cost = cost_of_rounds(game, *np.array(history, dtype=np.float64).T)
-        now = time.perf_counter()
-        record = Record(
-            round=round.round,
-            accuracy=float(round.metrics.get("accuracy", np.nan)),
-            loss=float(round.metrics.get("loss", np.nan)),
-            total_volume=round.volume,
-            mean_age=round.mean_age,
-            planned_staleness=_planned_staleness(game, round),
-            payment=paid,
-            server_cost=cost.total,
-            cost_of_payment=float(cost.payment.sum()),
-            cost_of_volume=float(cost.volume.sum()),
-            cost_of_staleness=float(cost.staleness.sum()),
-            classes=max((claim.classes for claim in round.claims), default=0),
-            volumes=volumes,
-            participants=len(round.claims),
-            dropped=round.missing,
-            refused={str(client): reason for client, reason in round.refused.items()},
-            seconds=now - self._began,
-            metrics={name: float(round.metrics[name]) for name in ("rmse", "r2") if name in round.metrics},
-            shortfall=sum(max(claim.committed - claim.volume, 0) for claim in round.claims),
-            period=self._data.period(round.round),
-            bounded={str(client): ratio for client, ratio in round.bounded.items()} or None,
-            scores={str(k): [score.mean, score.low, score.high] for k, score in round.scores.items()} or None,
-            held={str(entry.client): entry.reason for entry in round.entries if entry.held} or None,
-        )
-        self._began = now
-        self._records.append(record)
-        self._directory.add(record)
-        self._on_record(record)
-
-    def finish(self, weights: Named) -> None:
-        """Write the model and the summary."""
-        agreed = self._directory.agreed_plan(self._config)
-        run = Run(self._config, self._records, weights, self._directory.folder, agreed=agreed)
-        self._directory.finish(weights, run.summary())
+def forget(results: Result, round: int) -> None:
+    """Remove the metrics of a round from results in memory."""
+    for kind in _METRICS:
+        getattr(results, kind).pop(round, None)
 
 
-def _planned_staleness(game: Game, round: Round) -> float | None:
-    """The planned mean age in a round; None if the deal was renegotiated during the run."""
-    deal = round.deal
-    if deal.first_round:
-        return None
-    announced, trim = deal.announcement.announced_volume, deal.announcement.trim_start
-    payment, rate = deal.offer.payment, deal.offer.conservation_rate
-    start = starting_staleness(game.clients, payment, rate, announced, "mean-field", trim)
-    return float(staleness(announced, rate, start)[round.round])
+def _add(results: Result, round: int, values: Mapping[str, Any]) -> None:
+    for kind in _METRICS:
+        if kind in values:
+            numbers = {name: math.nan if v is None else v for name, v in values[kind].items()}
+            getattr(results, kind)[round] = MetricRecord(numbers)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file, except for a last one that is not complete: the server was killed meanwhile."""
+    with path.open(encoding="utf-8") as stream:
+        yield from (line for line in stream if line.endswith("\n"))

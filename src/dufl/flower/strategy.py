@@ -4,12 +4,14 @@
     result = strategy.start(grid, initial_arrays, num_rounds=game.num_rounds)
 
 `folder` holds everything that must outlive the server: the deal, the model after every round and the ledger.
-A server that was killed and is started again with the same folder resumes with the unfinished round.
+A server that was killed and is started again with the same folder resumes with the unfinished round. With
+`game.horizon = "endless"` the run is a service, which goes on until it is stopped; see `planning`.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,24 +26,21 @@ from dufl.experiment.service import PaymentRule, Unit
 from dufl.flower import messages
 from dufl.flower.audit import Audit
 from dufl.flower.bounds import bound_updates, returned_arrays, update_size
-from dufl.flower.deal import (
-    Deal,
-    NegotiationOptions,
-    NobodyRepliesError,
-    agree,
-    check_reply,
-    mean_clients,
-    with_claimed_volume,
-)
+from dufl.flower.deal import Deal, NegotiationOptions, check_reply, with_claimed_volume
 from dufl.flower.ledger import Claim
+from dufl.flower.memory import Memory
 from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
 from dufl.flower.payment import NO_REPLY
-from dufl.flower.server_store import Round, ServerStore
+from dufl.flower.planning import Planning
+from dufl.flower.server_store import Round, ServerStore, forget
+from dufl.flower.service import Budget, Schedule
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+AUDIT = "audit "  # before the names of its arrays in a checkpoint
+KEPT_RESULTS = 1000  # rounds of a service whose metrics are in its result; the others are on disk
 
 
 @runtime_checkable
@@ -57,7 +56,8 @@ class DataUpdateStrategy(Strategy):
 
     Args:
         strategy: trains the model. It receives valid updates only, ordered by client.
-        game: the server's view. Of `clients`, only the number must be right; the rest is a first guess.
+        game: the server's view. Of `clients`, only the number must be right; the rest is a first guess. With
+            `horizon = "endless"`, it is that of one window of `num_rounds` rounds, and others may join later.
         folder: where the deal, the model and the ledger are stored.
         plan: a known plan; if omitted, a plan is negotiated.
         negotiation: options of the negotiation.
@@ -70,6 +70,10 @@ class DataUpdateStrategy(Strategy):
         audit: measures what each update brings; see `dufl.flower.audit`. None measures nothing.
         payment_rule: how a payment is shared; see `dufl.flower.payment`. All but "volume" need an audit.
         unit: the smallest amount that is paid; if omitted, that of the ledger in `folder`, or 0.01.
+        total_budget: the amount that is paid at most, over all rounds and restarts; None for any amount.
+        replan_every: after how many rounds server and clients negotiate again: for the remaining rounds or,
+            in a service, for the next window. None is never; in a service, half a window.
+        max_rounds: the number of rounds after which a service ends; None if it ends when it is stopped.
         on_round_end: called with every finished round.
         observers: also called with every finished round, such as `JsonLog`. They are entered before the first
             round if they are context managers, and their errors do not stop the run.
@@ -90,6 +94,9 @@ class DataUpdateStrategy(Strategy):
         audit: Audit | None = None,
         payment_rule: PaymentRule = "volume",
         unit: Unit | None = None,
+        total_budget: float | None = None,
+        replan_every: int | None = None,
+        max_rounds: int | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -102,19 +109,25 @@ class DataUpdateStrategy(Strategy):
         self.strategy = strategy
         self.game = game
         self.folder = Path(folder)
-        self.deal: Deal | None = None
         self.round = 0
-        self.nodes = Nodes(game.clients.size, timeout, arrival_timeout)
-        self._plan = plan
-        self._negotiation = negotiation or NegotiationOptions()
-        self._max_missed_rounds = max_missed_rounds
+        self._schedule = Schedule.of(game, replan_every, max_rounds)
+        self._budget = Budget(total_budget)
+        self.nodes = Nodes(game.clients.size, timeout, arrival_timeout, open=self._schedule.endless)
         self._on_round_end = on_round_end
         self._observers = observers
         self._store = ServerStore(self.folder)
-        self._missed: dict[int, int] = {}  # rounds in a row, by client
+        self._planning = Planning(
+            game,
+            self._schedule,
+            self._budget,
+            self.nodes,
+            lambda: self._store,
+            negotiation or NegotiationOptions(),
+            plan,
+            max_missed_rounds,
+            unit,
+        )
         self._accepted: dict[int, tuple[int, Claim]] = {}  # the last round and claim, by client
-        self._unwilling: set[int] = set()  # clients that refused to negotiate again
-        self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
         self._audit = audit
@@ -123,11 +136,19 @@ class DataUpdateStrategy(Strategy):
         self._unit = unit
         self._resumed_after = 0  # rounds that Flower's loop does not count
         self._results = Result()
+        self._summarized = False
         self._model: dict[str, messages.AnyArray] = {}  # as sent out in this round
 
     def summary(self) -> None:
-        """Log the configuration of the strategy."""
-        self.strategy.summary()
+        """Log the configuration of the strategy; in a service once, and not again for every window."""
+        if not self._summarized:
+            self.strategy.summary()
+        self._summarized = self._schedule.endless
+
+    @property
+    def deal(self) -> Deal | None:
+        """What server and clients agreed on last."""
+        return self._planning.deal
 
     @property
     def clients(self) -> dict[int, int]:
@@ -140,16 +161,22 @@ class DataUpdateStrategy(Strategy):
         """The messages of the strategy, with the number of the round that clients must enter."""
         if self.deal is None:
             raise DuflError("DataUpdateStrategy has no deal: call start(), which negotiates one")
-        self._update_clients(grid)
         server_round += self._resumed_after
+        self._update_clients(grid)
         self._model = messages.from_arrays(arrays)
-        outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        outgoing = [
+            message
+            for message in self.strategy.configure_train(server_round, arrays, config, grid)
+            if self.clients.get(message.metadata.dst_node_id) in self.deal.commitments
+        ]
         for message in outgoing:
             message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
         called, connected = {m.metadata.dst_node_id for m in outgoing}, set(grid.get_node_ids())
         expected = {c for node, c in self.clients.items() if node in called or node not in connected}
-        absent = set(self.deal.commitments) - self.nodes.present
-        self._current = Round(server_round - 1, self.deal, missing=sorted(expected | absent))
+        committed = set(self.deal.commitments)
+        absent = committed - self.nodes.present
+        missing = sorted(expected & committed | absent)
+        self._current = Round(server_round - 1, self.deal, missing=missing)
         self._sent_at = time.perf_counter()
         return outgoing
 
@@ -209,13 +236,12 @@ class DataUpdateStrategy(Strategy):
                 unpaid,
                 rule=self._payment_rule,
                 scores=current.scores,
+                budget=self._budget.total,
             )
             current.ledger_head, current.unit = ledger.head(), ledger.unit
         for client in self.clients.values():
             missed = client in current.missing
-            self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
-        if current.volume:
-            self._mean_age = current.mean_age + 1
+            self._planning.missed[client] = self._planning.missed.get(client, 0) + 1 if missed else 0
         return arrays, metrics
 
     def _max_age(self, claim: Claim) -> float:
@@ -223,11 +249,15 @@ class DataUpdateStrategy(Strategy):
 
         A sample that was held then is older by the rounds since; any other is younger than these rounds.
         Hence D(t)·S(t) <= D(s)·S(s) + (t − s)·D(t), where s is the round of the last claim. Equality is the
-        law of staleness with everything conserved. Of a first claim, only the order of magnitude is known.
+        law of staleness with everything conserved. Of a first claim, only the order of magnitude is known. In
+        a service, the rounds since the client joined count too.
         """
         round, last = self._accepted.get(claim.client, (0, None))
         if last is None or self._current is None or not claim.volume:
-            return float(self.game.clients.initial_staleness.max()) + self.game.num_rounds
+            oldest = float(self.game.clients.initial_staleness.max()) + self.game.num_rounds
+            if not self._schedule.endless or self._current is None:
+                return oldest
+            return oldest + self._current.round - self._planning.joined.get(claim.client, 0)
         return self._current.round - round + last.volume * last.mean_age / claim.volume
 
     def configure_evaluate(
@@ -257,9 +287,11 @@ class DataUpdateStrategy(Strategy):
         """Negotiate and train, or resume the run in `folder`; see `start` of Flower's `Strategy`.
 
         The rounds are those of Flower's own loop. Of a run that is resumed, the loop runs the rounds that are
-        left and counts them from 1; the strategy, `evaluate_fn` and the result count all rounds.
+        left and counts them from 1; the strategy, `evaluate_fn` and the result count all rounds. A service
+        runs the loop once per window. Its number of rounds is `max_rounds`, not `num_rounds`, and its result
+        contains the metrics of the last 1,000 rounds.
         """
-        if num_rounds != self.game.num_rounds:
+        if not self._schedule.endless and num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self.folder.mkdir(parents=True, exist_ok=True)
         configs = train_config, evaluate_config
@@ -277,78 +309,93 @@ class DataUpdateStrategy(Strategy):
     ) -> Result:
         """Run or resume, while the observers watch."""
         arrays = self._begin(grid, initial_arrays)
-        self._resumed_after = self.round
-        self._results = self._store.load_results(self.round)
-
-        def evaluate(looped: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """What Flower's loop calls before the first round and after every round."""
-            if looped == 0 and self._resumed_after:
-                return None
-            server_round = looped + self._resumed_after
-            metrics = evaluate_fn(server_round, arrays) if evaluate_fn else None
-            if metrics is not None:
-                self._results.evaluate_metrics_serverapp[server_round] = metrics
-            if looped:
-                self._finish_round(server_round, arrays, metrics)
-            return metrics
-
-        left = num_rounds - self.round
-        looped = super().start(grid, arrays, left, timeout, *configs, evaluate)
-        self._results.arrays = looped.arrays or arrays
+        self._results = self._store.load_results(self.round, KEPT_RESULTS if self._schedule.endless else None)
+        evaluate = partial(self._evaluate, evaluate_fn)
+        if not self._schedule.endless:
+            self._resumed_after = self.round
+            left = num_rounds - self.round
+            looped = super().start(grid, arrays, left, timeout, *configs, evaluate)
+            arrays = looped.arrays or arrays
+        else:
+            configs = configs[0] or ConfigRecord(), configs[1] or ConfigRecord()
+            while rounds := self._next_rounds(grid):
+                self._resumed_after = self.round
+                looped = super().start(grid, arrays, rounds, timeout, *configs, evaluate)
+                arrays = looped.arrays or arrays
+        self._results.arrays = arrays
         return self._results
+
+    def _evaluate(
+        self, evaluate_fn: Evaluate | None, looped: int, arrays: ArrayRecord
+    ) -> MetricRecord | None:
+        """What Flower's loop calls before its first round and after every round."""
+        if looped == 0 and self._resumed_after:
+            return None
+        server_round = looped + self._resumed_after
+        metrics = evaluate_fn(server_round, arrays) if evaluate_fn else None
+        if metrics is not None:
+            self._results.evaluate_metrics_serverapp[server_round] = metrics
+        if looped:
+            self._finish_round(server_round, arrays, metrics)
+        elif metrics is not None:
+            self._store.add_results(0, self._results)
+        return metrics
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
         if not self._store.has_deal:
-            self.nodes.wait_for_clients(grid)
-            clients, present = self.game.clients, len(self.clients)
-            if present == clients.size:
-                self._negotiate(grid, self.game, self._plan)
-            else:
-                self._negotiate(grid, self.game.replace(clients=mean_clients(clients, present)))
+            self._planning.begin(grid)
             return initial_arrays
-        self.deal = self._store.load_deal(self.game.num_rounds)
-        self.nodes.left_out |= self.deal.left_out
-        self.nodes.wait_for_clients(grid)
-        self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays, self._audit)
-        if self.round >= self.game.num_rounds:
+        self.round, arrays, known = self._store.load_checkpoint(self.strategy, initial_arrays)
+        audited = {name: known.pop(name) for name in list(known) if name.startswith(AUDIT)}
+        if self._audit is not None and audited:
+            self._audit.restore({name.removeprefix(AUDIT): array for name, array in audited.items()})
+        memory = Memory.from_arrays(known)
+        self._accepted |= memory.accepted
+        self.nodes.keys |= memory.keys
+        self._planning.resume(grid, self.round, memory.joined, memory.held)
+        if self._schedule.left(self.round) == 0:
             log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
 
-    def _negotiate(self, grid: Grid, game: Game, plan: Announcement | None = None) -> None:
-        capacity = float(self.game.clients.capacity.max())
-        self.deal = agree(self.nodes, grid, game, self.round, self._negotiation, plan, capacity)
-        self._store.save_deal(self.deal)
+    def _next_rounds(self, grid: Grid) -> int:
+        """The number of rounds of a service to run before it is planned again; 0 if it ends."""
+        if self._schedule.left(self.round) == 0:
+            return 0
+        self._update_clients(grid)
+        rounds = self._planning.runnable(self.round)
+        if not rounds:
+            log(INFO, "the service ends after %s rounds: the budget is spent", self.round)
+        return rounds
 
     def _update_clients(self, grid: Grid) -> None:
-        """Register new clients and remove lost ones; if any, negotiate again for the remaining rounds."""
-        self.nodes.register_nodes(grid)
-        self.nodes.remove(c for c, missed in self._missed.items() if missed >= self._max_missed_rounds)
-        present, left = self.nodes.present, self.game.num_rounds - self.round
-        settled = self.deal is None or present in (set(self.deal.commitments), self._unwilling, set())
-        if not settled and left >= 2:
-            log(INFO, "negotiating again from round %s on, with clients %s", self.round, sorted(present))
-            guess = mean_clients(self.game.clients, len(present), self._mean_age)
-            self._missed = dict.fromkeys(present, 0)
-            try:
-                self._negotiate(grid, self.game.replace(clients=guess, num_rounds=left))
-            except NobodyRepliesError as error:  # perhaps too few are left for a sum that hides each of them
-                log(WARNING, "the deal stays as it was: %s", error)
-                self._unwilling = present
+        """Register new clients and remove lost ones; if it is due, negotiate again."""
+        if self.deal is None:
+            return
+        self._planning.update(grid, self.round)
         if isinstance(self.strategy, PerClient):
-            self.strategy.set_clients(self.clients)
+            committed = self.deal.commitments
+            chosen = {node: client for node, client in self.clients.items() if client in committed}
+            self.strategy.set_clients(chosen)
 
     def _finish_round(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
-        """Store the model, then report the round."""
+        """Report the round, then store the model: a server that is killed in between repeats the round."""
         assert self._current is not None
         self._current.metrics = dict(metrics or {})
         self.round = server_round
-        self._store.save_results(self._results)
-        self._store.save_checkpoint(self.strategy, self.round, arrays, self._audit)
+        self._planning.finish(self._current)
+        self._store.add_results(server_round, self._results)
+        memory = Memory(self.nodes.keys, self._planning.joined, self._accepted, self._planning.held)
+        audited = {} if self._audit is None else self._audit.state()
+        known = memory.to_arrays() | {AUDIT + name: array for name, array in audited.items()}
         self._on_round_end(self._current)
         notify(self._observers, self._current)
-        log(INFO, "round %s of %s: %s", server_round, self.game.num_rounds, _log_line(self._current))
+        self._store.save_checkpoint(self.strategy, self.round, arrays, known)
+        total = "" if self._schedule.total is None else f" of {self._schedule.total}"
+        log(INFO, "round %s%s: %s", server_round, total, _log_line(self._current))
         log(INFO, "ledger: %s", self._current.ledger_head)
+        if self._schedule.endless:
+            forget(self._results, server_round - KEPT_RESULTS)
 
 
 def _log_line(round: Round) -> str:

@@ -161,4 +161,5 @@ def is_negotiated(stored: Stored) -> bool:
 
 
 def _agreed(stored: Stored) -> Agreement | None:
-    return read_agreement(stored.folder, stored.run.experiment.game.num_rounds)
+    game = stored.run.experiment.game
+    return read_agreement(stored.folder, game.num_rounds, game.horizon == "endless")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dufl.experiment.recorded import periods_of, time_range, window_length
-from dufl.experiment.stored import Group
+from dufl.experiment.stored import Group, stopped
 from dufl.experiment.train import short_name
 from dufl.formatting import count, money, number, percent
 from dufl.report.chart_spec import Chart
@@ -87,7 +87,7 @@ def after(one: Group) -> str:
     """After how many rounds a result is."""
     if one.finished:
         return f" after {count(one.rounds, 'round')}"
-    return f" (stopped after {one.rounds:,} of {count(one.config.game.num_rounds, 'round')})"
+    return f" ({stopped(one.rounds, one.config)})"
 
 
 def best_of(part: Part) -> tuple[Group, Group | None]:
