@@ -212,6 +212,8 @@ def test_an_old_ledger_is_read_as_it_is(tmp_path: Path) -> None:
         assert ledger.head() == Head(4, "")
         with pytest.raises(InputError):
             ledger.check("0" * 64)
+        with pytest.raises(InputError):
+            ledger.settle(0, "release", "nothing is held back")
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["ledger.sqlite"]
 

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,28 @@ def test_servers_that_pay_at_once_pay_once(tmp_path: Path) -> None:
         assert ledger.total() == 3050
         assert list(ledger.rounds().values()) == [100] * 30 + [50] + [0] * 9
     assert [file.name for file in tmp_path.iterdir()] == ["ledger.sqlite"]
+
+
+def test_killed_while_it_is_made_it_can_be_made_again(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - dies by signal
+            try:
+                Ledger(folder / "ledger.sqlite")
+            finally:
+                os._exit(1)
+        time.sleep(number * 0.0005)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        abandoned = {file.name for file in folder.iterdir()} - {"ledger.sqlite"}
+        made = (folder / "ledger.sqlite").exists()
+        with Ledger(folder / "ledger.sqlite") as ledger:
+            ledger.pay(0, 1.0, claims(10))
+            assert ledger.check().rounds == 1
+        left = {file.name for file in folder.iterdir()} - {"ledger.sqlite"}
+        assert left == (abandoned if made else set())
 
 
 def test_a_backup_while_a_server_pays(tmp_path: Path, dufl_command: Any) -> None:
@@ -150,6 +174,10 @@ def test_a_write_that_fails_leaves_whole_rounds(tmp_path: Path) -> None:
 READING = """
 import sys
 from dufl.flower.ledger import Ledger
+try:
+    Ledger(sys.argv[1] + ".new")
+except ValueError as error:
+    print(error)
 with Ledger(sys.argv[1]) as ledger:
     print(ledger.check())
     try:
@@ -174,8 +202,10 @@ def test_a_ledger_in_a_folder_without_write_access(tmp_path: Path) -> None:
     finally:
         tmp_path.chmod(0o755)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("2 rounds, head ")
-    assert "readonly" in done.stdout
+    created, read, paid = done.stdout.splitlines()
+    assert created == f"{path}.new must be a file that can be created, got Permission denied"
+    assert read.startswith("2 rounds, head ")
+    assert "readonly" in paid
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "empty", "other", "loop"])

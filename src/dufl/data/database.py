@@ -1,5 +1,6 @@
 """SQLite files that survive a kill: written in transactions; files of other programs are not modified."""
 
+import glob
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -65,10 +66,15 @@ class Kind:
         return connection
 
     def make(self, path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-        """Create a file that is complete before it has its name."""
+        """Create a file that is complete before it has its name.
+
+        Several processes may do so at once for a file that they share: one of them succeeds.
+        """
         if not path.parent.is_dir():
             raise self.error(f"{path} must be in a folder that exists, got {path.parent}")
-        temporary = path.with_name(f".{path.name[:200]}.new-{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.new" + ("" if self.alone else f"-{os.getpid()}"))
+        if not self.alone:
+            _remove_abandoned(path)
         temporary.unlink(missing_ok=True)
         temporary.touch(
             0o600 if self.private else 0o666, exist_ok=False
@@ -79,7 +85,10 @@ class Kind:
                 fill(connection)
                 connection.execute(f"PRAGMA application_id={self.application}")
                 connection.execute(f"PRAGMA user_version={self.version}")
-            publish(temporary, path)
+            if self.alone:
+                temporary.replace(path)
+            else:
+                publish(temporary, path)
         except FileExistsError:
             raise self.error(f"{path} must not exist yet: open it, or choose another name") from None
         finally:
@@ -122,6 +131,24 @@ def publish(temporary: Path, path: Path) -> None:
         if path.exists():
             raise FileExistsError(path) from None
         temporary.replace(path)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that were killed while they created a file left behind."""
+    for file in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
+        owner = file.name.removeprefix(f".{path.name}.new-").partition("-")[0]
+        if owner.isdecimal() and not _runs(int(owner)):
+            file.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _log_of(path: Path) -> bool:

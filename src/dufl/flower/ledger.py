@@ -126,15 +126,19 @@ class Ledger:
             raise InputError.of("decision", f"one of {get_args(Decision)}", decision)
         if not reason.strip():
             raise InputError.of("reason", "a text that says why", repr(reason))
+        self._escrow_of(client, self.escrow())  # before anything is written
         with self._writing():
-            units = ledger_file.read_escrow(self._connection).get(client, 0)
-            if units <= 0:
-                raise InputError.of("client", "a client with an amount in escrow", client)
+            units = self._escrow_of(client, ledger_file.read_escrow(self._connection))
             position, before = self._last()
             settled = Settlement(position + 1, _now(), client, units, decision, text_of(reason.strip()))
             values = (*vars(settled).values(), settlement_hash(before.hash, settled))
             self._connection.execute("INSERT INTO settlements VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         return settled
+
+    def _escrow_of(self, client: int, escrow: Mapping[int, int]) -> int:
+        if escrow.get(client, 0) <= 0:
+            raise InputError.of("client", "a client with an amount in escrow", client)
+        return escrow[client]
 
     def rounds(self) -> dict[int, int]:
         """What is owed or held for every round, in units."""

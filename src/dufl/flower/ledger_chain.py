@@ -9,7 +9,7 @@ cut off is a valid chain; whoever knows its head finds out.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dufl.experiment.service import Unit
@@ -91,7 +91,7 @@ def round_hash(before: str, record: RoundRecord) -> str:
         TypeError: a value is of a type that no ledger has.
     """
     values = (record.position, record.round, record.time, record.rule, record.payment, record.units)
-    return _hash(before, ["round", *values, [astuple(entry) for entry in record.entries]])
+    return _hash(before, ["round", *values, [list(vars(entry).values()) for entry in record.entries]])
 
 
 def settlement_hash(before: str, settlement: Settlement) -> str:
@@ -100,7 +100,7 @@ def settlement_hash(before: str, settlement: Settlement) -> str:
     Raises:
         TypeError: a value is of a type that no ledger has.
     """
-    return _hash(before, ["settlement", *astuple(settlement)])
+    return _hash(before, ["settlement", *vars(settlement).values()])
 
 
 def _hash(before: str, values: list[Any]) -> str:

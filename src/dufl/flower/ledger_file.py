@@ -53,6 +53,8 @@ def create(path: Path, unit: Unit) -> None:
     except InputError:
         if not path.exists():
             raise
+    except OSError as error:
+        raise InputError.of(str(path), "a file that can be created", str(error.strerror or error)) from None
 
 
 def _write_about(connection: sqlite3.Connection, unit: Unit) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from logging import INFO
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -36,7 +37,6 @@ from dufl.flower.server_store import Round
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-INFO = 20
 Value = float | None
 Family = Callable[..., CounterMetricFamily | GaugeMetricFamily]
 
