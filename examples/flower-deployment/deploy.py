@@ -60,7 +60,7 @@ class Deployment:
             write_node_key(self.folder, client)
         if not self.app.exists():
             options = set_options([f"clients.count={self.clients}", *self._changes])
-            self.command("dufl", "flower", "new", str(self.app), *options)
+            self.command("dufl", "flower", "new", str(self.app), "--data", str(self.app), *options)
         self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
@@ -168,7 +168,8 @@ class Deployment:
 
     def run(self, *options: str) -> int:
         """Start the run, and return its id."""
-        output = self.flwr("run", str(self.app), "here", "--format", "json", *options)
+        data = f"data={json.dumps(str(self.app))}"
+        output = self.flwr("run", str(self.app), "here", "--format", "json", "--run-config", data, *options)
         result = json.loads(output[output.index("{") :])
         if not result["success"]:
             raise RuntimeError(result["error-message"])

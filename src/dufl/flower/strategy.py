@@ -84,7 +84,7 @@ class DataUpdateStrategy(Strategy):
             raise InputError.of("max_update", "None or a number >= 1", max_update)
         self.strategy = strategy
         self.game = game
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.deal: Deal | None = None
         self.round = 0
         self.nodes = Nodes(game.clients.size, timeout, arrival_timeout)
