@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from dufl import Clients
 from flower_grid import Answer, Run
 from flower_processes import BIN, EXAMPLES, flower_home, run, script
 
@@ -51,7 +52,7 @@ def test_files_of_a_client(tmp_path: Path, umask: int) -> None:
 
 def test_costs_in_an_app_directory(tmp_path: Path, umask: int, dufl_command: Any) -> None:
     csv = tmp_path / "clients.csv"
-    csv.write_text("collection_cost,training_cost\n1e-4,1e-5\n2e-4,2e-5\n")
+    csv.write_text(Clients.draw(2).to_csv())
     given = ("--set", f"clients.file={csv}", "--data", str(tmp_path / "data"))
     code, _, err = dufl_command("flower", "new", str(tmp_path / "app"), *given)
     assert (code, err) == (0, "")
