@@ -50,6 +50,8 @@ lint: $(VENV)/.dev
 	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(SCHEMA).dependabot .github/dependabot.yml
 	$(SCHEMA).citation-file-format CITATION.cff
+	$(SCHEMA).compose-spec examples/flower-deployment/compose.yaml
+	$(BIN)/hadolint examples/flower-deployment/Dockerfile
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
