@@ -20,7 +20,7 @@ from dufl.experiment.config import CLIENTS_FILE, Experiment
 from dufl.experiment.files import make_directory, write_text
 from dufl.flower import scaffold_texts as texts
 
-FLOWER = ">=1.41,<1.42"  # as in pyproject.toml
+FLOWER = ">=1.38,<1.42"  # as in pyproject.toml
 FLOWER_TARGET = "1.41.0"  # as in constraints.txt
 PUBLISHER = "your-account"
 _PUBLIC_GAME = ("num_rounds",)  # the other keys of `[game]` are the server's prices and preferences
