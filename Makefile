@@ -9,7 +9,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # A file's tests run on one worker, which computes what they share once; tests/conftest.py puts long files first.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup run test lint docs browser broker kernels slow dist bench figures reproduction constraints clean
+.PHONY: setup run test lint docs browser broker kernels slow flower-versions dist bench figures reproduction constraints clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -50,6 +50,8 @@ lint: $(VENV)/.dev
 	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(SCHEMA).dependabot .github/dependabot.yml
 	$(SCHEMA).citation-file-format CITATION.cff
+	$(SCHEMA).compose-spec examples/flower-deployment/compose.yaml
+	$(BIN)/hadolint examples/flower-deployment/Dockerfile
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -69,8 +71,8 @@ MEASURED := tests/game tests/data tests/experiment
 # The tests execute the notebooks, so the site is built without executing them once more.
 # The modules are compiled first: hundreds of tests start a process, and each would compile them again where
 # Python may not write bytecode. Linear algebra has one thread, because the workers occupy all cores.
-test slow: export OMP_NUM_THREADS = 1
-test slow: export OPENBLAS_NUM_THREADS = 1
+test slow flower-versions: export OMP_NUM_THREADS = 1
+test slow flower-versions: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/.dev
 	$(BIN)/python -m compileall -q src tests docs
 	DUFL_DOCS_EXECUTE=0 $(MAKE) --jobs=2 --output-sync kernels lint docs browser broker
@@ -79,6 +81,10 @@ test: $(VENV)/.dev
 
 slow: $(VENV)/.dev kernels browser broker
 	$(BIN)/pytest -n $(WORKERS) -m slow
+
+# The tests of the room `flower` with the oldest and the newest Flower that pyproject.toml allows.
+flower-versions: $(VENV)/.dev kernels
+	tools/flower-versions $(BIN)/python $(VERSIONS)
 
 # What a release uploads: the sdist, and the wheel built from it.
 dist: $(VENV)/.dev
@@ -120,5 +126,5 @@ constraints:
 	rm -rf $(VENV)-resolve
 
 clean:
-	rm -rf $(VENV) site runs dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-flower-* site runs dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -60,7 +60,7 @@ class Deployment:
             write_node_key(self.folder, client)
         if not self.app.exists():
             options = set_options([f"clients.count={self.clients}", *self._changes])
-            self.command("dufl", "flower", "new", str(self.app), *options)
+            self.command("dufl", "flower", "new", str(self.app), "--data", str(self.app), *options)
         self.connect(f'root-certificates = "{self.folder / "ca.crt"}"')
         return self
 
@@ -92,13 +92,7 @@ class Deployment:
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it listens."""
-        self.start(
-            "superlink",
-            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"),
-            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--database", "superlink.sqlite"),
-        )
+        self.start("superlink", *superlink_command("127.0.0.1", self.port))
         self.wait_for_port("superlink", self.port)
 
     def register(self, client: int) -> None:
@@ -115,12 +109,9 @@ class Deployment:
         name = f"node-{client}" if key is None else key
         keys = ["--auth-supernode-private-key", name] if name else []
         config, folder = self.app / "client.toml", self.folder / "clients"
-        node_config = f'partition-id={client} config="{config}" folder="{folder}"'
-        self.start(
-            f"node-{client}",
-            *("flower-supernode", *secure, "--superlink", f"127.0.0.1:{self.port}", *keys),
-            *("--host", "127.0.0.1", "--port", str(self.node_ports[client]), "--node-config", node_config),
-        )
+        addresses = f"127.0.0.1:{self.port}", "127.0.0.1", self.node_ports[client]
+        node = node_config(client, config, folder)
+        self.start(f"node-{client}", *supernode_command(*addresses, [*secure, *keys], node))
 
     def restart_node(self, client: int, seconds: float = 180) -> None:
         """Start a node that was killed; the SuperLink rejects it until the old heartbeats expire."""
@@ -168,7 +159,8 @@ class Deployment:
 
     def run(self, *options: str) -> int:
         """Start the run, and return its id."""
-        output = self.flwr("run", str(self.app), "here", "--format", "json", *options)
+        data = f"data={json.dumps(str(self.app))}"
+        output = self.flwr("run", str(self.app), "here", "--format", "json", "--run-config", data, *options)
         result = json.loads(output[output.index("{") :])
         if not result["success"]:
             raise RuntimeError(result["error-message"])
@@ -241,6 +233,30 @@ class Deployment:
             if self.processes[name].poll() is not None or time.monotonic() - began > seconds:
                 raise RuntimeError(f"{name} does not listen:\n{self.log(name)}")
             time.sleep(0.3)
+
+
+def superlink_command(host: str, port: int, certificates: Path = Path(), state: Path = Path()) -> list[str]:
+    """The command that starts a SuperLink with TLS and node authentication."""
+    ca, certificate, key = (str(certificates / name) for name in ("ca.crt", "server.pem", "server.key"))
+    return [
+        *("flower-superlink", "--host", host, "--port", str(port)),
+        *("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--database", str(state / "superlink.sqlite")),
+    ]
+
+
+def supernode_command(superlink: str, host: str, port: int, trust: Sequence[str], node: str) -> list[str]:
+    """The command that starts a SuperNode; `trust` are the options with certificate and key."""
+    return [
+        *("flower-supernode", "--superlink", superlink, *trust),
+        *("--host", host, "--port", str(port), "--node-config", node),
+    ]
+
+
+def node_config(client: int, config: Path, folder: Path) -> str:
+    """What a node knows: the client's number, its configuration and the directory of its samples."""
+    return f'partition-id={client} config="{config}" folder="{folder}"'
 
 
 def lock(folder: Path) -> int:
@@ -318,14 +334,14 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def write_certificates(folder: Path) -> None:
-    """Write the certificate of an authority, and one for the SuperLink at 127.0.0.1."""
+def write_certificates(folder: Path, *hosts: str) -> None:
+    """Write the certificate of an authority, and one for the SuperLink at 127.0.0.1 and other hosts."""
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "DUFL example authority")])
     now = datetime.now(UTC)
 
     def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, ca: bool) -> x509.Certificate:
-        names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        names = [*map(x509.DNSName, ("localhost", *hosts)), x509.IPAddress(ip_address("127.0.0.1"))]
         return (
             x509.CertificateBuilder()
             .subject_name(name)

@@ -143,15 +143,21 @@ def test_a_strategy_of_flower_s_own(tmp_path: Path) -> None:
 
 
 def test_an_app_directory(tmp_path: Path, dufl_command: Any) -> None:
-    code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"), "--set", "clients.count=3")
+    app, data = tmp_path / "My-App", tmp_path / "data"
+    given = ("flower", "new", str(app), "--data", str(data))
+    code, out, err = dufl_command(*given, "--set", "clients.count=3")
     assert (code, err) == (0, "")
-    project = tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())
-    assert project["project"]["name"] == "my-app"
+    assert f"""--run-config 'data="{data}"'""" in out
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "My-App"
     config = project["tool"]["flwr"]["app"]["config"]
-    assert load(Path(config["config"])).game.clients.size == 3
+    assert load(data / config["config"]).game.clients.size == 3
     assert config["min-others"] == 1  # two of three can still negotiate
-    code, _, err = dufl_command("flower", "new", str(tmp_path / "My App"))
-    assert (code, err) == (2, f"error: DIR must be new or empty, got {tmp_path / 'My App'}\n")
+    code, _, err = dufl_command(*given)
+    assert (code, err) == (2, f"error: DIR must be new or empty, got {app}\n")
+    code, _, err = dufl_command("flower", "new", str(tmp_path / "other"), "--data", str(data))
+    assert (code, err) == (2, f"error: --data must be new or empty, got {data}\n")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_rehearsal(dufl_command: Any) -> None:

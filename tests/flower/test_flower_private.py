@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from dufl import Clients
 from flower_grid import Answer, Run
 from flower_processes import BIN, EXAMPLES, flower_home, run, script
 
@@ -50,10 +51,13 @@ def test_files_of_a_client(tmp_path: Path, umask: int) -> None:
 
 
 def test_costs_in_an_app_directory(tmp_path: Path, umask: int, dufl_command: Any) -> None:
-    code, _, err = dufl_command("flower", "new", str(tmp_path / "app"))
+    csv = tmp_path / "clients.csv"
+    csv.write_text(Clients.draw(2).to_csv())
+    given = ("--set", f"clients.file={csv}", "--data", str(tmp_path / "data"))
+    code, _, err = dufl_command("flower", "new", str(tmp_path / "app"), *given)
     assert (code, err) == (0, "")
-    texts = tmp_path / "app" / "client.toml", tmp_path / "app" / "server.toml"
-    assert set(modes(*texts).values()) == {0o600}
+    written = modes(*(tmp_path / "data").iterdir())
+    assert written == dict.fromkeys(("client.toml", "server.toml", "clients.csv"), 0o600)
 
 
 def test_keys_of_a_deployment(tmp_path: Path, umask: int) -> None:
@@ -93,14 +97,14 @@ def litter(app: Path) -> None:
 def test_a_bundle_holds_the_app_alone(tmp_path: Path, example: str | None) -> None:
     app = tmp_path / "mine"
     if example is None:
-        done = run([str(BIN / "dufl"), "flower", "new", str(app)])
+        done = run([str(BIN / "dufl"), "flower", "new", str(app), "--data", str(app)])
         assert done.returncode == 0, done.stderr
     else:
         shutil.copytree(EXAMPLES / "flower-pytorch" / example, app)
-    own = {str(path.relative_to(app)) for path in (app / "app").glob("*.py")}
+    own = {str(path.relative_to(app)) for path in (app / "app").glob("*.*")}
     litter(app)
     found = bundled(app, tmp_path / "built")
-    assert found.keys() == own | {"pyproject.toml", ".info/CONTENT"}
+    assert found.keys() == own | {"pyproject.toml", "LICENSE", "README.md", ".info/CONTENT"}
     assert len(own) >= 3
     assert not any(b"collection_cost" in content for content in found.values())
     if example == "fresh":  # its costs are stated by nodes or on the command line

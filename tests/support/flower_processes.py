@@ -13,6 +13,7 @@ from typing import Any
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEPLOY = EXAMPLES / "flower-deployment" / "deploy.py"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def script() -> Any:
@@ -30,11 +31,10 @@ def script() -> Any:
 def flower_home(folder: Path) -> Iterator[dict[str, str]]:
     """An environment for `flwr`; at the end the SuperLink that `flwr run` left running is stopped."""
     http, control = script().free_ports(2)
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http), "FLWR_LOCAL_CONTROL_API_PORT": str(control)}
     path = f"{BIN}:{os.environ['PATH']}"
     try:
-        yield os.environ | quiet | ports | {"FLWR_HOME": str(folder), "PATH": path}
+        yield os.environ | QUIET | ports | {"FLWR_HOME": str(folder), "PATH": path}
     finally:
         for pid in with_home(folder):
             with suppress(ProcessLookupError):

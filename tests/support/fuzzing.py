@@ -339,7 +339,7 @@ def _odd_paths(corpus: Corpus, place: Path, chance: random.Random) -> Case:
             ("explore", path, "--no-browser", "--port", "1"),
             ("data", "list", "--data-dir", path),
             ("reproduce", "nothing", "--out", path),
-            ("flower", "new", path),
+            ("flower", "new", path, "--data", str(place / "data")),
         )
     )
     return Case(command)
@@ -369,7 +369,8 @@ def _odd_options(corpus: Corpus, place: Path, chance: random.Random) -> Case:
 
 def _new_app(corpus: Corpus, place: Path, chance: random.Random) -> Case:
     path = _mutated_file(corpus, "config.toml", place, chance)
-    return Case(("flower", "new", str(place / "app"), "--config", str(path)))
+    data = str(place / "data")
+    return Case(("flower", "new", str(place / "app"), "--config", str(path), "--data", data))
 
 
 _KINDS: dict[Callable[[Corpus, Path, random.Random], Case], int] = {

@@ -85,27 +85,53 @@ def needs_flower() -> None:
 
 @app.command()
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app directory to write.")],
     file: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="The initial configuration.", show_default=False),
     ] = None,
     changes: Changes = None,
+    publisher: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of your account on Flower Hub.")
+    ] = "your-account",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="The directory for configurations and results; by default ~/dufl/NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    requires_dufl: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-dufl/--no-require-dufl",
+            help="Whether the app declares DUFL as a dependency, which Flower installs for every run;"
+            " by default if DUFL was installed from an index.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write an app directory for `flwr run`: DUFL's apps, and a configuration for server and clients."""
+    """Write an app directory for `flwr run` and Flower Hub, and configurations of server and clients."""
     from dufl.experiment.config import Experiment
     from dufl.flower.scaffold import new_app
 
     config = Experiment.from_toml(file, parse_changes(changes))
     try:
-        new_app(folder, config.to_toml(), config.game.clients.size)
+        made = new_app(folder, config, publisher=publisher, data=data, requires_dufl=requires_dufl)
     except InputError as error:
-        raise (error.renamed("DIR") if error.field == "folder" else error) from None
+        names = {"folder": "DIR", "publisher": "--publisher", "data": "--data"}
+        raise (error.renamed(names[error.field]) if error.field in names else error) from None
     size = f"num-supernodes={config.game.clients.size} client-resources-num-cpus=1"
     path = shlex.quote(str(folder))
+    where = " --run-config " + shlex.quote(f'data="{made.data}"') if made.elsewhere else ""
     typer.echo(f"written: {folder}")
-    typer.echo(f"run it in simulation: flwr run {path} --stream --federation-config '{size}'")
-    typer.echo(f"run it on a SuperLink: flwr run {path} NAME")
+    typer.echo(f"configurations and results: {made.data}")
+    typer.echo(f"run it in simulation: flwr run {path} --stream --federation-config '{size}'{where}")
+    typer.echo(f"run it on a SuperLink: flwr run {path} NAME{where}")
+    if not made.requires_dufl:
+        typer.echo("DUFL is not a dependency of the app: install it where SuperLink and SuperNodes run")
 
 
 @app.command()

@@ -4,6 +4,7 @@ The configuration is the same TOML file. A client reads only its own part of it:
 stream and the training settings.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -272,11 +273,15 @@ def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     return evaluate
 
 
-def deployed_server() -> ServerApp:
+def deployed_server(default: Path | None = None) -> ServerApp:
     """The server app of a deployment.
 
     The run configuration has `config` and `folder`, and optionally `negotiate`, `timeout`, `log`,
-    `metrics-port` and `metrics-host`; see `ServerSettings`. A negative port is none.
+    `metrics-port` and `metrics-host`; see `ServerSettings`. A negative port is none. Paths begin at the root,
+    at `~` or at `data`, a directory in the run configuration.
+
+    Args:
+        default: the configuration to use if there is none at `config`, such as one in the app's bundle.
     """
 
     def settings(context: Context) -> ServerSettings:
@@ -285,7 +290,7 @@ def deployed_server() -> ServerApp:
         if type(port) is not int:
             raise InputError.of("metrics-port", "an integer", repr(port))
         return ServerSettings(
-            _path(config, "config"),
+            _file(config, "config", default),
             _path(config, "folder"),
             bool(config.get("negotiate", True)),
             float(config.get("timeout", 600.0)),
@@ -297,26 +302,43 @@ def deployed_server() -> ServerApp:
     return server_app(settings)
 
 
-def deployed_client(mods: Sequence[Mod] = ()) -> ClientApp:
+def deployed_client(mods: Sequence[Mod] = (), default: Path | None = None) -> ClientApp:
     """The client app of a deployment. The configuration of each node has `config` and `folder`.
 
     In simulation, nodes have no configuration; the run configuration has `client-config` and `client-folder`.
-    Both may have `min-others`, `max-questions` and `allow-unmasked`; see `ClientProfile`.
+    Both may have `min-others`, `max-questions` and `allow-unmasked`; see `ClientProfile`. Paths begin at the
+    root, at `~` or at `data`, a directory in the node or run configuration.
 
     Args:
         mods: Flower mods that wrap everything else.
+        default: the configuration to use if there is none at `client-config`, in simulation only: a node of a
+            deployment states its own costs.
     """
 
     def locate(context: Context) -> tuple[Path, Path]:
         node = {f"client-{name}": value for name, value in context.node_config.items()}
         config = context.run_config | node
-        return _path(config, "client-config"), _path(config, "client-folder")
+        simulated = "num-partitions" in context.node_config  # Flower's simulation sets it
+        path = _file(config, "client-config", default if simulated else None)
+        return path, _path(config, "client-folder")
 
     return client_app(locate, mods)
 
 
+def _file(config: UserConfig, name: str, default: Path | None) -> Path:
+    path = _path(config, name)
+    return default if default is not None and default.exists() and not path.exists() else path
+
+
 def _path(config: UserConfig, name: str) -> Path:
-    value = config.get(name)
-    if not isinstance(value, str) or not Path(value).is_absolute():
-        raise InputError.of(name, "an absolute path in the node or run configuration", repr(value))
-    return Path(value)
+    value, data = config.get(name), config.get("client-data", config.get("data"))
+    if isinstance(value, str) and value:
+        path = Path(_expanded(data) if isinstance(data, str) else "", _expanded(value))
+        if path.is_absolute():
+            return path
+    rule = "a path that begins at /, ~ or `data` in the node or run configuration"
+    raise InputError.of(name, rule, repr(value))
+
+
+def _expanded(path: str) -> str:
+    return os.path.expanduser(path)  # unlike Path.expanduser, it keeps a ~ of which there is no home

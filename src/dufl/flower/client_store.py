@@ -105,7 +105,7 @@ class ClientProfile:
             raise InputError.of("folder", "a path in the node or run configuration", repr(folder))
         return cls(
             client,
-            Path(folder) / f"client-{client}.sqlite",
+            Path(folder).expanduser() / f"client-{client}.sqlite",
             stream(client),
             initial_volume,
             _cost("collection_cost", collection_cost, config),

@@ -108,7 +108,7 @@ class DataUpdateStrategy(Strategy):
             raise InputError.of("audit", "one with a loss, to pay by contribution", "one without")
         self.strategy = strategy
         self.game = game
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.round = 0
         self._schedule = Schedule.of(game, replan_every, max_rounds)
         self._budget = Budget(total_budget)

@@ -1,5 +1,7 @@
 """The server."""
 
+from pathlib import Path
+
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -30,4 +32,4 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=run["num-server-rounds"],
         evaluate_fn=evaluate,
     )
-    torch.save(result.arrays.to_torch_state_dict(), run["model"])
+    torch.save(result.arrays.to_torch_state_dict(), Path(run["model"]).expanduser())
