@@ -17,6 +17,7 @@ from ray import cloudpickle as ray_cloudpickle
 
 from dufl.flower.app import Runtime, client_app, evaluation, make_strategy
 from dufl.flower.ledger import Entry, Ledger
+from dufl.flower.run_identity import IfFinished
 from dufl.flower.server_store import Round
 from loading import load
 
@@ -123,6 +124,7 @@ class Run:
         meddle: Meddle | None = None,
         max_missed_rounds: int = 3,
         arrival_timeout: float = 600.0,
+        if_finished: IfFinished = "error",
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -145,6 +147,7 @@ class Run:
             on_round_end=self.rounds.append,
             max_missed_rounds=max_missed_rounds,
             arrival_timeout=arrival_timeout,
+            if_finished=if_finished,
         )
 
     def start(self) -> Any:

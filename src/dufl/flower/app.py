@@ -4,6 +4,7 @@ The configuration is the same TOML file. A client reads only its own part of it:
 stream and the training settings.
 """
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +22,15 @@ from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
+from dufl.experiment.output import FLOWER
+from dufl.experiment.run_directory import FREE, RunDirectory
+from dufl.experiment.stored_config import flat
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile, client_number, privacy_options
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
+from dufl.flower.run_identity import IfFinished, check_if_finished, finished_error, unfinished
 from dufl.flower.server_store import OnRecord, Round, RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
@@ -119,6 +124,8 @@ class ServerSettings:
         negotiate: whether the plan is negotiated, or solved from the costs in the configuration.
         timeout: seconds to wait for clients in a phase of messages.
         arrival_timeout: seconds to wait for all clients before the first round.
+        if_finished: what to do if the run in `folder` is finished: "error", or "new" for a new run in
+            `folder-2`, `folder-3` and so on.
     """
 
     config: Path
@@ -126,6 +133,7 @@ class ServerSettings:
     negotiate: bool
     timeout: float = 600.0
     arrival_timeout: float = 600.0
+    if_finished: IfFinished = "error"
 
 
 def server_app(
@@ -143,14 +151,16 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         chosen = settings(context)
         runtime = runtime_of(chosen.config)
-        recorder = RunRecorder(runtime.config, runtime.dataset, runtime.data, chosen.folder, on_record)
+        folder = _folder_of_run(chosen, runtime.config)
+        recorder = RunRecorder(runtime.config, runtime.dataset, runtime.data, folder, on_record)
         strategy, arrays = make_strategy(
             runtime,
-            chosen.folder,
+            folder,
             negotiate=chosen.negotiate,
             on_round_end=recorder.add,
             timeout=chosen.timeout,
             arrival_timeout=chosen.arrival_timeout,
+            if_finished="return",  # it was killed before it wrote its summary
         )
         recorder.begin()
         rounds = runtime.config.game.num_rounds
@@ -163,6 +173,20 @@ def server_app(
     return app
 
 
+def _folder_of_run(chosen: ServerSettings, config: Experiment) -> Path:
+    """The folder of the run to begin or to resume."""
+
+    def is_finished(folder: Path) -> bool:
+        return RunDirectory(folder, FLOWER).summary is not None
+
+    if chosen.if_finished == "new":
+        return unfinished(chosen.folder, is_finished)
+    if is_finished(chosen.folder):
+        RunDirectory(chosen.folder, FLOWER).check_same(config)
+        raise finished_error(chosen.folder)
+    return chosen.folder
+
+
 def make_strategy(
     runtime: Runtime,
     folder: Path,
@@ -173,6 +197,7 @@ def make_strategy(
     timeout: float = 600.0,
     arrival_timeout: float = 600.0,
     max_missed_rounds: int = 3,
+    if_finished: IfFinished = "error",
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
     config = runtime.config
@@ -194,8 +219,16 @@ def make_strategy(
         arrival_timeout=arrival_timeout,
         max_missed_rounds=max_missed_rounds,
         on_round_end=on_round_end,
+        run_config=_bound(config),
+        if_finished=if_finished,
     )
     return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})
+
+
+def _bound(config: Experiment) -> dict[str, Any]:
+    """The keys of a configuration that a run on Flower cannot change, besides those of the game."""
+    values = flat(tomllib.loads(config.to_toml()))
+    return {key: value for key, value in values.items() if key not in FREE and not key.startswith("game.")}
 
 
 def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
@@ -212,13 +245,19 @@ def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
 def deployed_server() -> ServerApp:
     """The server app of a deployment.
 
-    The run configuration has `config` and `folder`, and optionally `negotiate` and `timeout`.
+    The run configuration has `config` and `folder`, and optionally `negotiate`, `timeout` and `if-finished`;
+    see `ServerSettings`.
     """
 
     def settings(context: Context) -> ServerSettings:
         config = context.run_config
-        options = bool(config.get("negotiate", True)), float(config.get("timeout", 600.0))
-        return ServerSettings(_path(config, "config"), _path(config, "folder"), *options)
+        return ServerSettings(
+            _path(config, "config"),
+            _path(config, "folder"),
+            bool(config.get("negotiate", True)),
+            float(config.get("timeout", 600.0)),
+            if_finished=check_if_finished(config.get("if-finished", "error")),
+        )
 
     return server_app(settings)
 

@@ -215,8 +215,8 @@ class ClientStore:
     def _disclosed(self) -> Disclosed:
         return Disclosed.from_json(self._buffer.recall("disclosed"), self._buffer.round)
 
-    def commit(self, announcement: Announcement, first_round: int) -> tuple[int, ...]:
-        """Make a plan, store it, and return the volume of every round."""
+    def commit(self, announcement: Announcement, first_round: int, run: str = "") -> tuple[int, ...]:
+        """Make a plan for a run, store it, and return the volume of every round."""
         volume = self.best_response(announcement)
         if volume.max() > self.profile.capacity:
             raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
@@ -227,6 +227,7 @@ class ClientStore:
             "size": plan.size.tolist(),
             "keep": plan.keep.tolist(),
             "joined": first_round - self._buffer.round,
+            "run": run,
         }
         known = self._buffer.recall("plan")
         if known is None or json.loads(known) != facts:
@@ -235,10 +236,21 @@ class ClientStore:
         self._buffer.remember(disclosed=replace(self._disclosed, committed=True).to_json())
         return tuple(plan.size.tolist())
 
-    def catch_up(self, round: int) -> None:
-        """Enter a round of the stored plan, if there is one, so that a new plan starts from that state."""
-        if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
+    def catch_up(self, round: int, run: str = "") -> None:
+        """Enter a round of the stored plan, if it is of this run: a new plan starts from that state."""
+        if self._buffer.recall("plan") is None or not self._is_of(run):
+            return
+        if self._buffer.round + self._plan()[2] < round:
             self.enter(round)
+
+    def check_run(self, run: str) -> None:
+        """Raise `InputError` if the plan is of another run."""
+        if not self._is_of(run):
+            raise InputError.of("run", "the one that the client committed to a deal of", run)
+
+    def _is_of(self, run: str) -> bool:
+        """Whether the plan is of this run; a run without an id may be any."""
+        return run in ("", json.loads(self._fact("plan")).get("run", ""))
 
     def committed(self, round: int) -> int:
         """The volume that the client committed to in a round."""

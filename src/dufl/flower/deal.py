@@ -236,7 +236,7 @@ def _commit(
     nodes: Nodes, grid: Grid, first_round: int, plan: Announcement, bounds: Bounds, capacity: float
 ) -> dict[int, tuple[int, ...]]:
     """The volumes that every client commits to."""
-    records = messages.Query(_query_id(), first_round, {}, [plan]).to_records()
+    records = messages.Query(_query_id(), first_round, {}, [plan], nodes.run).to_records()
     rounds = len(plan.announced_volume)
     replies = nodes.ask_all(grid, messages.COMMIT, records, lambda r: messages.Commitment.read(r, rounds))
     commitments = {reply.client: reply.volumes for reply in replies}
@@ -271,7 +271,7 @@ def _ask(
 ) -> Asked:
     """All clients' answers to some announcements."""
     roster = {client: nodes.keys[client] for client in nodes.clients.values()} if masked else {}
-    query = messages.Query(_query_id(), first_round, roster, announcements)
+    query = messages.Query(_query_id(), first_round, roster, announcements, nodes.run)
     shape = len(announcements), len(announcements[0].announced_volume)
     replies = nodes.ask_all(
         grid, messages.BEST_RESPONSE, query.to_records(), lambda r: messages.Answer.read(r, shape, masked)

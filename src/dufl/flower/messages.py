@@ -56,12 +56,14 @@ class Query:
         first_round: of the plan.
         roster: the public keys of all clients that receive the query; if empty, answers are not masked.
         announcements: of one or more offers, all with or all without `trim_start`.
+        run: the id of the server's run; empty if it is not known.
     """
 
     id: str
     first_round: int
     roster: Mapping[int, bytes]
     announcements: Sequence[Announcement]
+    run: str = ""
 
     @property
     def mask_id(self) -> str:
@@ -86,6 +88,7 @@ class Query:
                 "clients": list(self.roster),
                 "keys": list(self.roster.values()),
                 "trim_start": self.announcements[0].trim_start,
+                "run": self.run,
             }
         )
         return RecordDict({RECORD: config, "arrays": to_arrays(arrays)})
@@ -104,6 +107,7 @@ class Query:
                 Announcement(Offer(payment=float(payment), conservation_rate=float(rate)), volume, trim)
                 for payment, rate, volume in rows
             ],
+            str(config.get("run", "")),
         )
 
 
@@ -222,9 +226,19 @@ def read_claim(records: RecordDict) -> Claim:
     return Claim(mean_age=age, **numbers)
 
 
+def train_record(round: int, run: str) -> ConfigRecord:
+    """The round that clients must enter, from 0, and the id of the run."""
+    return ConfigRecord({"round": round, "run": run})
+
+
 def round_of(records: RecordDict) -> int:
     """The round of a train message, from 0."""
     return _integer(_config(records), "round")
+
+
+def run_of(records: RecordDict) -> str:
+    """The id of the run of a train message; empty if it is not known."""
+    return str(_config(records).get("run", ""))
 
 
 def announcement_digest(announcement: Announcement) -> bytes:

@@ -48,6 +48,7 @@ class Nodes:
         keys: the public key of every client that was ever registered.
         left_out: the clients that are left out for good, and why.
         phases: the number of phases of messages so far.
+        run: the id of the server's run.
     """
 
     def __init__(self, count: int, timeout: float, arrival_timeout: float) -> None:
@@ -56,6 +57,7 @@ class Nodes:
         self.keys: dict[int, bytes] = {}
         self.left_out: dict[int, str] = {}
         self.phases = 0
+        self.run = ""
         self._timeout = timeout
         self._arrival_timeout = arrival_timeout
         self._ignored: set[int] = set()  # nodes

@@ -35,6 +35,7 @@ client-config = {client}   # the clients' configuration in simulation; in a depl
 client-folder = {clients}  # for the clients' buffers in simulation; in a deployment, every node has its own
 timeout = 600.0        # seconds to wait for clients in a round, or in a phase of the negotiation
 negotiate = true       # false: `config` has the true costs of the clients
+if-finished = "error"  # if the run in `folder` is finished; "new": a new run in folder-2, folder-3 ...
 min-others = {others}         # others that must be in a sum before a client answers; a node may have its own
 """
 IGNORED = """\

@@ -4,14 +4,15 @@
     result = strategy.start(grid, initial_arrays, num_rounds=game.num_rounds)
 
 `folder` holds everything that must outlive the server: the deal, the model after every round and the ledger.
-A server that was killed and is started again with the same folder resumes with the unfinished round.
+A server that was killed and is started again with the same folder resumes with the unfinished round. A folder
+belongs to one run of one configuration; see `run_identity`.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
@@ -32,6 +33,16 @@ from dufl.flower.deal import (
 )
 from dufl.flower.ledger import Claim
 from dufl.flower.nodes import Nodes
+from dufl.flower.run_identity import (
+    IfFinished,
+    check_if_finished,
+    facts_of,
+    finished_error,
+    identify,
+    model_facts,
+    options_facts,
+    unfinished,
+)
 from dufl.flower.server_store import Round, ServerStore
 from dufl.formatting import cents
 from dufl.game.negotiation import Announcement
@@ -64,6 +75,10 @@ class DataUpdateStrategy(Strategy):
         max_update: how many times the median size of a round's updates an update may have; larger ones are
             scaled down. None allows any size.
         on_round_end: called with every finished round.
+        run_config: the run configuration of the app, `context.run_config`. A run that was begun with another
+            one is not resumed.
+        if_finished: what `start` does if the run in `folder` is finished: "error"; "new" starts a new run in
+            `folder-2`, `folder-3` and so on; "return" returns its result.
     """
 
     def __init__(
@@ -79,6 +94,8 @@ class DataUpdateStrategy(Strategy):
         max_missed_rounds: int = 3,
         max_update: float | None = 10.0,
         on_round_end: Callable[[Round], None] = lambda _: None,
+        run_config: Mapping[str, Any] | None = None,
+        if_finished: IfFinished = "error",
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
@@ -99,6 +116,8 @@ class DataUpdateStrategy(Strategy):
         self._mean_age = 1.0
         self._current: Round | None = None
         self._max_update = max_update
+        self._run_config = dict(run_config or {})
+        self._if_finished = check_if_finished(if_finished)
         self._resumed_after = 0  # rounds that Flower's loop does not count
         self._results = Result()
         self._model: dict[str, messages.AnyArray] = {}  # as sent out in this round
@@ -123,7 +142,7 @@ class DataUpdateStrategy(Strategy):
         self._model = messages.from_arrays(arrays)
         outgoing = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in outgoing:
-            message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
+            message.content[messages.RECORD] = messages.train_record(server_round - 1, self.nodes.run)
         called, connected = {m.metadata.dst_node_id for m in outgoing}, set(grid.get_node_ids())
         expected = {c for node, c in self.clients.items() if node in called or node not in connected}
         absent = set(self.deal.commitments) - self.nodes.present
@@ -223,7 +242,7 @@ class DataUpdateStrategy(Strategy):
         """
         if num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._open_folder(initial_arrays, train_config)
         arrays = self._begin(grid, initial_arrays)
         self._resumed_after = self.round
         self._results = self._store.load_results(self.round)
@@ -245,6 +264,27 @@ class DataUpdateStrategy(Strategy):
         self._results.arrays = looped.arrays or arrays
         return self._results
 
+    def _open_folder(self, arrays: ArrayRecord, train_config: ConfigRecord | None) -> None:
+        """Find the folder of the run, which must be new or hold the same run, unfinished."""
+        given, rounds = str(self.folder), self.game.num_rounds
+        if self._if_finished == "new":
+            self.folder = unfinished(self.folder, lambda folder: ServerStore(folder).rounds_done >= rounds)
+            self._store = ServerStore(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = facts_of(
+            self.strategy,
+            self.game,
+            self._plan,
+            negotiation=options_facts(self._negotiation),
+            max_update=self._max_update,
+            model=model_facts(arrays),
+            train_config=train_config or {},
+            run_config={name: value for name, value in self._run_config.items() if value != given},
+        )
+        self.nodes.run = identify(self.folder, facts)
+        if self._if_finished == "error" and self._store.rounds_done >= rounds:
+            raise finished_error(self.folder)
+
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
         if not self._store.has_deal:
@@ -259,8 +299,6 @@ class DataUpdateStrategy(Strategy):
         self.nodes.left_out |= self.deal.left_out
         self.nodes.wait_for_clients(grid)
         self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
-        if self.round >= self.game.num_rounds:
-            log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
 
     def _negotiate(self, grid: Grid, game: Game, plan: Announcement | None = None) -> None:
