@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,12 @@ from dufl.flower.verification import (
     Asked,
     Bounds,
     add_up,
-    disagreeing,
+    disagreements,
+    distrusted,
     false_answers,
+    fitted_clients,
     impossible_commitments,
+    inconsistent_commitments,
     opened_answers,
 )
 from dufl.game.client import best_response
@@ -35,11 +38,12 @@ from dufl.game.leader import Algorithm1Options
 from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement, negotiate
 from dufl.game.parameters import Game, Offer
-from dufl.game.plan import Method
+from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
 from dufl.learning.algorithm import bad_values
 
 Shapes = Mapping[str, tuple[int, ...]]
+OPEN_PHASES = 4  # of commitments in a deal from open commitments alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,7 @@ class Deal:
         phases: the number of phases of messages that it took.
         residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
         left_out: the clients that were left out for good, in this deal or an earlier one, and why.
+        disputes: the pairs of clients that disagreed on a key of their masks, in this deal or an earlier one.
     """
 
     announcement: Announcement
@@ -61,6 +66,7 @@ class Deal:
     phases: int
     residual: float
     left_out: Mapping[int, str] = field(default_factory=dict)
+    disputes: Collection[tuple[int, int]] = ()
 
     @property
     def offer(self) -> Offer:
@@ -88,6 +94,7 @@ class Deal:
             "phases": self.phases,
             "residual": self.residual,
             "left_out": {str(client): reason for client, reason in self.left_out.items()},
+            "disputes": sorted(map(list, self.disputes)),
         }
         return to_json(values)
 
@@ -105,6 +112,7 @@ class Deal:
             values["phases"],
             values["residual"],
             {int(client): str(reason) for client, reason in values["left_out"].items()},
+            {(int(one), int(other)) for one, other in values.get("disputes", [])},
         )
 
 
@@ -138,6 +146,10 @@ class LeftOutError(Exception):
         self.reasons = reasons
 
 
+class NobodyToBlameError(Exception):
+    """The negotiation failed, and no client is known to have caused it."""
+
+
 def agree(
     nodes: Nodes,
     grid: Grid,
@@ -150,7 +162,8 @@ def agree(
     """Find an offer and the clients' plans by asking the clients, and let the clients commit to their plans.
 
     Clients that do not reply are removed, and those that send what cannot be true are left out for good. The
-    negotiation then starts again with the others.
+    negotiation then starts again with the others. If too few are left for sums that hide each of them, or if
+    the negotiation fails and nobody is to blame, the deal is made from open commitments alone.
 
     Args:
         nodes: the clients.
@@ -162,31 +175,53 @@ def agree(
         capacity: the largest number of samples that a client may commit to.
 
     Raises:
-        DuflError: if no client is left, or if any client does not reply although the plan is known.
+        NobodyRepliesError: if no client replies, or if all refuse the first query.
+        DuflError: if no client can be trusted.
     """
+    tried: list[str] = []
+    openly = False
     while True:
         try:
-            deal = _agree(nodes, grid, game, first_round, options, plan, capacity)
+            make = _agree_openly if openly else _agree
+            deal = make(nodes, grid, game, first_round, options, plan, capacity)
         except NoReplyError as error:
             missing = sorted(error.clients)
-            if plan is not None or len(missing) == len(nodes.clients):
-                text = "; ".join(
-                    [f"no reply from clients {missing} before the first round", *nodes.errors(missing)]
-                )
-                kind = NobodyRepliesError if len(missing) == len(nodes.clients) else DuflError
-                raise kind(text) from None
-            log(WARNING, "no reply from clients %s: negotiating without them", missing)
-            nodes.remove(missing)
+            if len(missing) < len(nodes.clients):
+                level = WARNING if plan is None else ERROR
+                log(level, "no reply from clients %s: negotiating without them", missing)
+                tried.append(f"negotiated without clients {missing}, which did not reply")
+                nodes.remove(missing)
+            elif tried and not openly:
+                tried.append(_go_on_openly("; ".join(nodes.errors(missing)) or "no client replies"))
+                openly = True
+            else:
+                raise NobodyRepliesError(_nobody_replies(nodes, missing, tried)) from None
         except LeftOutError as error:
             if len(error.reasons) == len(nodes.clients):
                 raise DuflError(f"no client can be trusted: {dict(error.reasons)}") from None
             nodes.leave_out(error.reasons)
+            tried.append(f"left out clients {sorted(error.reasons)}")
+        except NobodyToBlameError as error:
+            tried.append(_go_on_openly(str(error)))
+            openly = True
         else:
             offer = deal.offer
             text = "agreed after %s phases: R = %.2f, θ = %.3f"
             log(INFO, text, deal.phases, offer.payment, offer.conservation_rate)
             return deal
         plan, game = None, game.replace(clients=mean_clients(game.clients, len(nodes.clients)))
+
+
+def _go_on_openly(why: str) -> str:
+    log(WARNING, "the deal is made from open commitments, because the negotiation failed: %s", why)
+    return f"made the deal from open commitments, because the negotiation failed ({why})"
+
+
+def _nobody_replies(nodes: Nodes, clients: Sequence[int], tried: Sequence[str]) -> str:
+    told = [f"no reply from clients {clients} before the first round", *nodes.errors(clients)]
+    if tried:
+        told.append(f"tried before: {', then '.join(tried)}")
+    return "; ".join(told)
 
 
 def _agree(
@@ -198,11 +233,12 @@ def _agree(
     plan: Announcement | None,
     capacity: float,
 ) -> Deal:
+    """A deal on a known plan, or one that is negotiated."""
     before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
     if plan is not None:
         commitments = _commit(nodes, grid, first_round, plan, bounds, capacity)
         _check_known(game.clients, plan, commitments)
-        return Deal(plan, first_round, commitments, nodes.phases - before, 0.0, dict(nodes.left_out))
+        return _deal(nodes, plan, first_round, commitments, before, 0.0)
     asked: list[Asked] = []
 
     def ask(announcements: Sequence[Announcement]) -> Sequence[Array]:
@@ -211,17 +247,62 @@ def _agree(
 
     try:
         negotiated = negotiate(game, ask, method=options.method, algorithm1=options.algorithm1)
-    except (DuflError, ValueError, ArithmeticError):
-        if asked:  # the answers may be false: of the first query, the offers at least make sense
-            commitments = _commit(nodes, grid, first_round, asked[0].query.announcements[0], bounds, capacity)
-            _attribute(nodes, grid, asked[::-1], commitments, bounds)
-        raise
+    except (DuflError, ValueError, ArithmeticError) as error:
+        if not asked:
+            raise
+        # The answers may be false: of the first query, the offers at least make sense.
+        commitments = _commit(nodes, grid, first_round, asked[0].query.announcements[0], bounds, capacity)
+        _attribute(nodes, grid, asked[::-1], commitments, bounds)
+        raise NobodyToBlameError(str(error)) from error
     commitments = _commit(nodes, grid, first_round, negotiated.announcement, bounds, capacity)
     if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT):
         _attribute(nodes, grid, asked, commitments, bounds)
-        raise DuflError("the commitments do not add up to the answers, and no client's answers are false")
-    phases, residual = nodes.phases - before, negotiated.residual
-    return Deal(negotiated.announcement, first_round, commitments, phases, residual, dict(nodes.left_out))
+        raise NobodyToBlameError("the commitments do not add up to the answers")
+    plan, residual = negotiated.announcement, negotiated.residual
+    return _deal(nodes, plan, first_round, commitments, before, residual)
+
+
+def _agree_openly(
+    nodes: Nodes,
+    grid: Grid,
+    game: Game,
+    first_round: int,
+    options: NegotiationOptions,
+    plan: Announcement | None,
+    capacity: float,
+) -> Deal:
+    """A deal from commitments alone, which are open and can be checked one by one.
+
+    The first plan is the best one for the server's guess. Each further plan is the best one for the costs
+    that fit the commitments so far, so that the commitments add up to the volume that is announced.
+    """
+    before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    plans: list[Announcement] = []
+    given: list[dict[int, tuple[int, ...]]] = []
+    while True:
+        view = game.replace(clients=fitted_clients(game.clients, plans, given, bounds)) if plans else game
+        solved = solve(view, method=options.method, algorithm1=options.algorithm1, certified=False)
+        plan = Announcement(solved.offer, solved.equilibrium.announced_volume, game.trims)
+        plans.append(plan)
+        given.append(_commit(nodes, grid, first_round, plan, bounds, capacity))
+        if reasons := inconsistent_commitments(plans, given, bounds):
+            raise LeftOutError(reasons)
+        total = np.sum(list(given[-1].values()), axis=0)
+        residual = float(np.abs(total / plan.announced_volume - 1).max())
+        if len(plans) == OPEN_PHASES or add_up(given[-1], plan.announced_volume, ROUNDING + TOLERANCE):
+            return _deal(nodes, plan, first_round, given[-1], before, residual)
+
+
+def _deal(
+    nodes: Nodes,
+    plan: Announcement,
+    first_round: int,
+    commitments: Mapping[int, tuple[int, ...]],
+    before: int,
+    residual: float,
+) -> Deal:
+    phases, left_out, disputes = nodes.phases - before, dict(nodes.left_out), frozenset(nodes.disputes)
+    return Deal(plan, first_round, commitments, phases, residual, left_out, disputes)
 
 
 def _cost_bounds(clients: Clients, factors: tuple[float, float]) -> Bounds:
@@ -318,8 +399,11 @@ def _attribute(
             lambda records: messages.MaskKeys.read(records, len(queries), roster),
         )
         keys = {reply.client: reply.keys for reply in replies}
-        answers = opened_answers(asked, keys)
-        reasons = false_answers(queries, answers, commitments, bounds) or disagreeing(keys)
+        nodes.disputes |= (pairs := disagreements(keys))
+        if pairs:
+            log(WARNING, "pairs of clients disagree on the keys of their masks: %s", sorted(pairs))
+        reasons = false_answers(queries, opened_answers(asked, keys), commitments, bounds)
+        reasons = reasons or distrusted(nodes.disputes, keys.keys())
     if reasons:
         raise LeftOutError(reasons)
 

@@ -47,6 +47,7 @@ class Nodes:
         clients: the number of the client at every node.
         keys: the public key of every client that was ever registered.
         left_out: the clients that are left out for good, and why.
+        disputes: the pairs of clients that disagreed on a key of their masks.
         phases: the number of phases of messages so far.
         run: the id of the server's run.
     """
@@ -56,6 +57,7 @@ class Nodes:
         self.clients: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
         self.left_out: dict[int, str] = {}
+        self.disputes: set[tuple[int, int]] = set()
         self.phases = 0
         self.run = ""
         self._timeout = timeout

@@ -297,6 +297,7 @@ class DataUpdateStrategy(Strategy):
             return initial_arrays
         self.deal = self._store.load_deal(self.game.num_rounds)
         self.nodes.left_out |= self.deal.left_out
+        self.nodes.disputes |= set(self.deal.disputes)
         self.nodes.wait_for_clients(grid)
         self.round, arrays = self._store.load_checkpoint(self.strategy, initial_arrays)
         return arrays
