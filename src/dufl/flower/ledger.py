@@ -30,6 +30,7 @@ _SCHEMA = (
     "committed INTEGER NOT NULL, claimed INTEGER NOT NULL, cents INTEGER NOT NULL, reason TEXT NOT NULL, "
     "PRIMARY KEY (round, client)) WITHOUT ROWID",
 )
+NOT_SELECTED = "not selected in this round"
 _NONE: Mapping[int, str] = MappingProxyType({})
 
 
@@ -218,7 +219,7 @@ def ledger_summary(entries: Sequence[Entry]) -> dict[str, Any]:
         "refused": [
             {"round": entry.round, "client": entry.client, "reason": entry.reason}
             for entry in entries
-            if entry.reason
+            if entry.reason and entry.reason != NOT_SELECTED
         ],
     }
 

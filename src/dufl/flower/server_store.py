@@ -57,6 +57,7 @@ class Round:
         claims: of the clients whose updates were used, by client.
         refused: the clients whose updates were refused, and why.
         missing: the clients that did not reply.
+        unselected: the clients that the strategy did not select.
         bounded: the clients whose updates were scaled down, with their size relative to the median.
         cents: the amount paid.
         metrics: of the server's own evaluation.
@@ -67,6 +68,7 @@ class Round:
     claims: list[Claim] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
+    unselected: list[int] = field(default_factory=list)
     bounded: dict[int, float] = field(default_factory=dict)
     cents: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)

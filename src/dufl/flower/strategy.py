@@ -31,7 +31,7 @@ from dufl.flower.deal import (
     mean_clients,
     with_claimed_volume,
 )
-from dufl.flower.ledger import Claim
+from dufl.flower.ledger import NOT_SELECTED, Claim
 from dufl.flower.nodes import Nodes
 from dufl.flower.run_identity import (
     IfFinished,
@@ -146,7 +146,9 @@ class DataUpdateStrategy(Strategy):
         called, connected = {m.metadata.dst_node_id for m in outgoing}, set(grid.get_node_ids())
         expected = {c for node, c in self.clients.items() if node in called or node not in connected}
         absent = set(self.deal.commitments) - self.nodes.present
-        self._current = Round(server_round - 1, self.deal, missing=sorted(expected | absent))
+        missing, committed = expected | absent, set(self.deal.commitments)
+        unselected = sorted(committed - missing)
+        self._current = Round(server_round - 1, self.deal, missing=sorted(missing), unselected=unselected)
         return outgoing
 
     def aggregate_train(
@@ -189,10 +191,11 @@ class DataUpdateStrategy(Strategy):
         if metrics is not None:
             self._results.train_metrics_clientapp[server_round] = metrics
         unpaid = current.refused | dict.fromkeys(current.missing, "no reply")
+        unpaid |= dict.fromkeys(current.unselected, NOT_SELECTED)
         with self._store.ledger() as ledger:
             entries = ledger.pay(current.round, current.deal.offer.payment, claims.values(), unpaid)
         current.cents = sum(entry.cents for entry in entries)
-        for client in self.clients.values():
+        for client in set(self.clients.values()) - set(current.unselected):
             missed = client in current.missing
             self._missed[client] = self._missed.get(client, 0) + 1 if missed else 0
         if current.volume:
