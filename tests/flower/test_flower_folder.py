@@ -226,7 +226,7 @@ def test_clients_take_part_in_a_second_run(tmp_path: Path) -> None:
     assert second.strategy.deal is not None
     said = [m for m in second.grid.received if not is_training(m)]
     told = {key for m in said for record in m.content.config_records.values() for key in record}
-    assert told == {"client", "key", "volumes"}
+    assert told == {"client", "key", "volumes", "grid"}
 
 
 def test_the_plan_of_an_earlier_run_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

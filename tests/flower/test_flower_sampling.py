@@ -1,4 +1,4 @@
-"""Rounds in which only some clients train: what each is paid on average, and that every round adds up to R."""
+"""Rounds in which only some clients train: what each is paid on average; every round adds up to R."""
 
 import random
 from collections.abc import Sequence

@@ -214,7 +214,12 @@ def make_strategy(
         config.game,
         folder,
         plan=announcement,
-        negotiation=NegotiationOptions(config.leader.method, config.leader.algorithm1, masked),
+        negotiation=NegotiationOptions(
+            config.leader.method,
+            config.leader.algorithm1,
+            masked,
+            commitment_grid=config.service.commitment_grid,
+        ),
         timeout=timeout,
         arrival_timeout=arrival_timeout,
         max_missed_rounds=max_missed_rounds,

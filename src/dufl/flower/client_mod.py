@@ -173,8 +173,8 @@ def _best_response(store: ClientStore, records: RecordDict) -> RecordDict:
 def _commit(store: ClientStore, records: RecordDict) -> RecordDict:
     query = Query.read(records)
     store.catch_up(query.first_round, query.run)
-    volumes = store.commit(query.announcements[0], query.first_round, query.run)
-    return Commitment(store.profile.client, volumes).to_records()
+    volumes = store.commit(query.announcements[0], query.first_round, query.run, query.grid)
+    return Commitment(store.profile.client, volumes, store.grid(query.grid)).to_records()
 
 
 def _open(store: ClientStore, records: RecordDict) -> RecordDict:

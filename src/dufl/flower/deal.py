@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -24,10 +25,12 @@ from dufl.flower.verification import (
     Asked,
     Bounds,
     add_up,
+    coarse_grids,
     disagreements,
     distrusted,
     false_answers,
     fitted_clients,
+    fitting_slack,
     impossible_commitments,
     inconsistent_commitments,
     opened_answers,
@@ -126,12 +129,14 @@ class NegotiationOptions:
         masked: whether the server sees only the sum of the clients' answers. If not, clients must allow it.
         cost_bounds: the lowest and the highest costs that a commitment may imply, as factors of the mean
             costs in the server's view.
+        commitment_grid: clients commit to multiples of this number, unless they have a grid of their own.
     """
 
     method: Method = "stackelberg"
     algorithm1: Algorithm1Options | None = None
     masked: bool = True
     cost_bounds: tuple[float, float] = (1e-6, 1e6)
+    commitment_grid: int = 1
 
 
 class NobodyRepliesError(DuflError):
@@ -235,9 +240,10 @@ def _agree(
 ) -> Deal:
     """A deal on a known plan, or one that is negotiated."""
     before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    commit = partial(_commit, nodes, grid, first_round, bounds, capacity, options.commitment_grid)
     if plan is not None:
-        commitments = _commit(nodes, grid, first_round, plan, bounds, capacity)
-        _check_known(game.clients, plan, commitments)
+        commitments = commit(plan)
+        _check_known(game.clients, plan, commitments, nodes.grids)
         return _deal(nodes, plan, first_round, commitments, before, 0.0)
     asked: list[Asked] = []
 
@@ -251,11 +257,11 @@ def _agree(
         if not asked:
             raise
         # The answers may be false: of the first query, the offers at least make sense.
-        commitments = _commit(nodes, grid, first_round, asked[0].query.announcements[0], bounds, capacity)
+        commitments = commit(asked[0].query.announcements[0])
         _attribute(nodes, grid, asked[::-1], commitments, bounds)
         raise NobodyToBlameError(str(error)) from error
-    commitments = _commit(nodes, grid, first_round, negotiated.announcement, bounds, capacity)
-    if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT):
+    commitments = commit(negotiated.announcement)
+    if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT, nodes.grids):
         _attribute(nodes, grid, asked, commitments, bounds)
         raise NobodyToBlameError("the commitments do not add up to the answers")
     plan, residual = negotiated.announcement, negotiated.residual
@@ -277,6 +283,7 @@ def _agree_openly(
     that fit the commitments so far, so that the commitments add up to the volume that is announced.
     """
     before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    commit = partial(_commit, nodes, grid, first_round, bounds, capacity, options.commitment_grid)
     plans: list[Announcement] = []
     given: list[dict[int, tuple[int, ...]]] = []
     while True:
@@ -284,12 +291,13 @@ def _agree_openly(
         solved = solve(view, method=options.method, algorithm1=options.algorithm1, certified=False)
         plan = Announcement(solved.offer, solved.equilibrium.announced_volume, game.trims)
         plans.append(plan)
-        given.append(_commit(nodes, grid, first_round, plan, bounds, capacity))
-        if reasons := inconsistent_commitments(plans, given, bounds):
+        given.append(commit(plan))
+        if reasons := inconsistent_commitments(plans, given, bounds, nodes.grids):
             raise LeftOutError(reasons)
         total = np.sum(list(given[-1].values()), axis=0)
         residual = float(np.abs(total / plan.announced_volume - 1).max())
-        if len(plans) == OPEN_PHASES or add_up(given[-1], plan.announced_volume, ROUNDING + TOLERANCE):
+        settled = add_up(given[-1], plan.announced_volume, ROUNDING + TOLERANCE, nodes.grids)
+        if settled or len(plans) == OPEN_PHASES:
             return _deal(nodes, plan, first_round, given[-1], before, residual)
 
 
@@ -314,21 +322,31 @@ def _cost_bounds(clients: Clients, factors: tuple[float, float]) -> Bounds:
 
 
 def _commit(
-    nodes: Nodes, grid: Grid, first_round: int, plan: Announcement, bounds: Bounds, capacity: float
+    nodes: Nodes,
+    grid: Grid,
+    first_round: int,
+    bounds: Bounds,
+    capacity: float,
+    step: int,
+    plan: Announcement,
 ) -> dict[int, tuple[int, ...]]:
-    """The volumes that every client commits to."""
-    records = messages.Query(_query_id(), first_round, {}, [plan], nodes.run).to_records()
+    """The volumes that every client commits to; `nodes` then has the grids of the commitments."""
+    records = messages.Query(_query_id(), first_round, {}, [plan], nodes.run, step).to_records()
     rounds = len(plan.announced_volume)
     replies = nodes.ask_all(grid, messages.COMMIT, records, lambda r: messages.Commitment.read(r, rounds))
     commitments = {reply.client: reply.volumes for reply in replies}
-    if reasons := impossible_commitments(plan, commitments, bounds, capacity):
+    nodes.grids = {reply.client: reply.grid for reply in replies}
+    reasons = coarse_grids(plan, nodes.grids, step)
+    if reasons := reasons or impossible_commitments(plan, commitments, bounds, capacity, nodes.grids):
         raise LeftOutError(reasons)
     return commitments
 
 
-def _check_known(clients: Clients, plan: Announcement, commitments: Mapping[int, Sequence[int]]) -> None:
+def _check_known(
+    clients: Clients, plan: Announcement, commitments: Mapping[int, Sequence[int]], grids: Mapping[int, int]
+) -> None:
     """If commitments do not add up to a known plan, find the clients whose costs are not the known ones."""
-    if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE):
+    if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE, grids):
         return
     offer, held = plan.offer, np.floor(clients.initial_volume + 0.5)
     price, _ = price_of(offer.payment, plan.announced_volume, "mean-field")
@@ -337,7 +355,7 @@ def _check_known(clients: Clients, plan: Announcement, commitments: Mapping[int,
     reasons = {}
     for client, volumes in commitments.items():
         difference = np.abs(known[:, client] - np.array(volumes, np.float64)).max()
-        if difference > ROUNDING + TOLERANCE:
+        if difference > fitting_slack(client, grids):
             reasons[client] = f"its commitment differs from the known plan by {difference:g} samples"
     if 0 < len(reasons) < len(commitments):
         raise LeftOutError(reasons)
@@ -384,7 +402,7 @@ def _attribute(
     queries, roster = [each.query for each in asked], asked[-1].query.roster
     if not roster:
         answers = {client: [each.answers[client] for each in asked] for client in commitments}
-        reasons = false_answers(queries, answers, commitments, bounds)
+        reasons = false_answers(queries, answers, commitments, bounds, nodes.grids)
     else:
         request = messages.OpenQueries(tuple(query.mask_id for query in queries), roster)
         log(
@@ -402,7 +420,8 @@ def _attribute(
         nodes.disputes |= (pairs := disagreements(keys))
         if pairs:
             log(WARNING, "pairs of clients disagree on the keys of their masks: %s", sorted(pairs))
-        reasons = false_answers(queries, opened_answers(asked, keys), commitments, bounds)
+        opened = opened_answers(asked, keys)
+        reasons = false_answers(queries, opened, commitments, bounds, nodes.grids)
         reasons = reasons or distrusted(nodes.disputes, keys.keys())
     if reasons:
         raise LeftOutError(reasons)

@@ -57,6 +57,7 @@ class Query:
         roster: the public keys of all clients that receive the query; if empty, answers are not masked.
         announcements: of one or more offers, all with or all without `trim_start`.
         run: the id of the server's run; empty if it is not known.
+        grid: commitments are multiples of this number, unless a client has a grid of its own.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Query:
     roster: Mapping[int, bytes]
     announcements: Sequence[Announcement]
     run: str = ""
+    grid: int = 1
 
     @property
     def mask_id(self) -> str:
@@ -89,6 +91,7 @@ class Query:
                 "keys": list(self.roster.values()),
                 "trim_start": self.announcements[0].trim_start,
                 "run": self.run,
+                "grid": self.grid,
             }
         )
         return RecordDict({RECORD: config, "arrays": to_arrays(arrays)})
@@ -108,6 +111,7 @@ class Query:
                 for payment, rate, volume in rows
             ],
             str(config.get("run", "")),
+            _grid(config),
         )
 
 
@@ -136,14 +140,22 @@ class Answer:
 
 @dataclass(frozen=True)
 class Commitment:
-    """A client's commitment to its plan: its volume in every round."""
+    """A client's commitment to its plan.
+
+    Attributes:
+        client: the number of the client.
+        volumes: its volume in every round.
+        grid: the number that the volumes are multiples of, from the second round on.
+    """
 
     client: int
     volumes: tuple[int, ...]
+    grid: int = 1
 
     def to_records(self) -> RecordDict:
         """The content of a message."""
-        return RecordDict({RECORD: ConfigRecord({"client": self.client, "volumes": list(self.volumes)})})
+        config = ConfigRecord({"client": self.client, "volumes": list(self.volumes), "grid": self.grid})
+        return RecordDict({RECORD: config})
 
     @classmethod
     def read(cls, records: RecordDict, rounds: int) -> "Commitment":
@@ -152,7 +164,10 @@ class Commitment:
         volumes = tuple(_list(config, "volumes"))
         if len(volumes) != rounds or not all(type(volume) is int and volume >= 0 for volume in volumes):
             raise InputError.of("volumes", f"an integer >= 0 for each of {rounds} rounds", f"{volumes!r:.80}")
-        return cls(_integer(config, "client"), volumes)
+        grid = _grid(config)
+        if any(volume % grid for volume in volumes[1:]):
+            raise InputError.of("volumes", f"multiples of the grid, {grid}", f"{volumes!r:.80}")
+        return cls(_integer(config, "client"), volumes, grid)
 
 
 @dataclass(frozen=True)
@@ -276,6 +291,13 @@ def _integer(config: ConfigRecord, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InputError.of(name, "an integer >= 0", repr(value))
     return value
+
+
+def _grid(config: ConfigRecord) -> int:
+    grid = _integer(config, "grid") if "grid" in config else 1
+    if not grid:
+        raise InputError.of("grid", "an integer >= 1", grid)
+    return grid
 
 
 def _bytes(config: ConfigRecord, name: str) -> bytes:

@@ -48,6 +48,7 @@ class Nodes:
         keys: the public key of every client that was ever registered.
         left_out: the clients that are left out for good, and why.
         disputes: the pairs of clients that disagreed on a key of their masks.
+        grids: the number that the volumes of every client's last commitment are multiples of.
         phases: the number of phases of messages so far.
         run: the id of the server's run.
     """
@@ -58,6 +59,7 @@ class Nodes:
         self.keys: dict[int, bytes] = {}
         self.left_out: dict[int, str] = {}
         self.disputes: set[tuple[int, int]] = set()
+        self.grids: dict[int, int] = {}
         self.phases = 0
         self.run = ""
         self._timeout = timeout

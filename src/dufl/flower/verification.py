@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 import numpy as np
 
@@ -29,7 +30,11 @@ GRID = 25  # costs in each direction from which a fit may start
 STARTS = 4
 EXACT = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15}
 
+COARSEST = 0.5  # of the mean volume of a client: the coarsest grid that a client may have of its own
+
 Bounds = tuple[tuple[float, float], tuple[float, float]]
+Grids = Mapping[int, int]
+NO_GRIDS: Grids = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,28 +120,51 @@ def _response(announcement: Announcement, held: float, collection: Array, traini
 
 
 def impossible_commitments(
-    announcement: Announcement, commitments: Mapping[int, Sequence[int]], bounds: Bounds, capacity: float
+    announcement: Announcement,
+    commitments: Mapping[int, Sequence[int]],
+    bounds: Bounds,
+    capacity: float,
+    grids: Grids = NO_GRIDS,
 ) -> dict[int, str]:
     """The clients whose commitments cannot be true, and why."""
     reasons = {}
     for client, volumes in commitments.items():
-        if max(volumes) > capacity:
+        if max(volumes) > capacity + (grids.get(client, 1) - 1) / 2:
             reasons[client] = f"committed to {max(volumes)} samples, more than the capacity of {capacity:g}"
             continue
         planned = np.array(volumes, np.float64)
-        if not is_best_response([announcement], [planned], bounds, ROUNDING + TOLERANCE):
+        if not is_best_response([announcement], [planned], bounds, fitting_slack(client, grids)):
             reasons[client] = f"its commitment is a best response for no costs: {list(volumes)!r:.60}"
     return reasons
 
 
+def coarse_grids(announcement: Announcement, grids: Grids, announced: int) -> dict[int, str]:
+    """The clients whose grids are too coarse to check anything: more than half of the mean volume."""
+    mean = float(np.mean(announcement.announced_volume)) / len(grids)
+    most = max(announced, int(mean * COARSEST), 1)
+    return {
+        client: f"its grid of {grid} samples is coarser than {most}, the largest that the server accepts"
+        for client, grid in grids.items()
+        if grid > most
+    }
+
+
+def fitting_slack(client: int, grids: Grids) -> float:
+    """How much a commitment may differ from a best response for the costs that fit it best, in samples."""
+    return (ROUNDING + TOLERANCE) * grids.get(client, 1)
+
+
 def inconsistent_commitments(
-    announcements: Sequence[Announcement], commitments: Sequence[Mapping[int, Sequence[int]]], bounds: Bounds
+    announcements: Sequence[Announcement],
+    commitments: Sequence[Mapping[int, Sequence[int]]],
+    bounds: Bounds,
+    grids: Grids = NO_GRIDS,
 ) -> dict[int, str]:
     """The clients whose commitments to several announcements are not best responses for the same costs."""
     reasons = {}
     for client in commitments[-1] if len(announcements) > 1 else ():
         given = [np.array(each[client], np.float64) for each in commitments]
-        if not is_best_response(announcements, given, bounds, ROUNDING + TOLERANCE):
+        if not is_best_response(announcements, given, bounds, fitting_slack(client, grids)):
             reasons[client] = "its commitments to several plans are best responses for no costs"
     return reasons
 
@@ -160,10 +188,13 @@ def fitted_clients(
     )
 
 
-def add_up(commitments: Mapping[int, Sequence[int]], total: Array, slack: float) -> bool:
-    """Whether commitments add up to a total, within `slack` samples per client."""
+def add_up(
+    commitments: Mapping[int, Sequence[int]], total: Array, slack: float, grids: Grids = NO_GRIDS
+) -> bool:
+    """Whether commitments add up to a total, within `slack` samples per client without a grid."""
     found = np.sum([np.array(volumes, np.float64) for volumes in commitments.values()], axis=0)
-    return bool((np.abs(found - total) <= slack * len(commitments)).all())
+    coarser = sum(grids.get(client, 1) - 1 for client in commitments) / 2
+    return bool((np.abs(found - total) <= slack * len(commitments) + coarser).all())
 
 
 def false_answers(
@@ -171,6 +202,7 @@ def false_answers(
     answers: Mapping[int, Sequence[Array]],
     commitments: Mapping[int, Sequence[int]],
     bounds: Bounds,
+    grids: Grids = NO_GRIDS,
 ) -> dict[int, str]:
     """The clients whose answers are not what they committed to, or cannot be true.
 
@@ -179,12 +211,13 @@ def false_answers(
         answers: of every client to every query.
         commitments: of every client.
         bounds: of the costs; see `is_best_response`.
+        grids: of the clients that have one.
     """
     announcements = [announcement for query in queries for announcement in query.announcements]
     reasons = {}
     for client, given in answers.items():
         last = np.abs(given[-1][0] - np.array(commitments[client], np.float64)).max()
-        if not last <= ROUNDING + UNIT:
+        if not last <= ROUNDING * grids.get(client, 1) + UNIT:
             reasons[client] = f"its last answer differs from its commitment by {last:g} samples"
         elif not is_best_response(announcements, [row for rows in given for row in rows], bounds, ANSWERS):
             reasons[client] = "its answers are best responses for no costs"
