@@ -250,16 +250,5 @@ def test_damaged_files_of_the_server(tmp_path: Path, name: str, damage: Any) -> 
     path = tmp_path / "server" / name
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError) as caught:
-        Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
+        Run(tmp_path, "game.num_rounds=2", "clients.count=2", if_finished="return").start()
     assert caught.value.field == str(path)
-
-
-def test_a_run_that_is_over_is_said_to_be_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
-    before = (tmp_path / "server" / "server.npz").read_bytes()
-    Run(tmp_path, "game.num_rounds=2", "clients.count=2").start()
-    assert f"the run in {tmp_path / 'server'} is finished: use another folder" in caplog.text
-    assert (tmp_path / "server" / "server.npz").read_bytes() == before
-    with pytest.raises(InputError) as caught:
-        Run(tmp_path, "game.num_rounds=3", "clients.count=2").start()
-    assert (caught.value.field, caught.value.value) == ("num_rounds", 3)

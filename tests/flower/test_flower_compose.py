@@ -110,7 +110,7 @@ def test_the_commands_work(prepared: Path) -> None:
         assert services.running["run"].wait(300) == 0, services.log("run")
         with Ledger(prepared / "server" / "run" / "ledger.sqlite") as ledger:
             ledger.check()
-            paid = [(entry.round, entry.client) for entry in ledger.entries() if entry.cents]
+            paid = [(entry.round, entry.client) for entry in ledger.entries() if entry.owed]
         assert paid == [(t, k) for t in range(2) for k in range(3)], services.log("run")
         for client in range(3):
             files = (prepared / f"client-{client}" / "samples").iterdir()

@@ -15,6 +15,7 @@ from dufl.data.samples import Samples
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile
 from dufl.flower.messages import from_arrays, to_arrays
+from dufl.flower.run_identity import IfFinished
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
 from flower_grid import Answer, InProcessGrid, Meddle, is_training
@@ -97,7 +98,10 @@ class Told(FedAvg):
 
 
 def run(
-    folder: Path | None, meddle: Meddle | None = None, stop_after: int | None = None
+    folder: Path | None,
+    meddle: Meddle | None = None,
+    stop_after: int | None = None,
+    if_finished: IfFinished = "error",
 ) -> tuple[Result, Told, list[int]]:
     inner, evaluated = Told(), []
 
@@ -112,7 +116,9 @@ def run(
     strategy = (
         inner
         if folder is None
-        else DataUpdateStrategy(inner, GAME, folder / "server", plan=STATIC, max_missed_rounds=9)
+        else DataUpdateStrategy(
+            inner, GAME, folder / "server", plan=STATIC, max_missed_rounds=9, if_finished=if_finished
+        )
     )
     result = strategy.start(
         grid,
@@ -160,6 +166,6 @@ def test_a_resumed_run_has_the_results_of_all_rounds(tmp_path: Path, stop_after:
     result, _, evaluated = run(tmp_path / "parts")
     assert evaluated == list(range(stop_after + 1, ROUNDS + 1))
     assert plain(result) == plain(whole)
-    again, inner, evaluated = run(tmp_path / "parts")
+    again, inner, evaluated = run(tmp_path / "parts", if_finished="return")
     assert plain(again) == plain(whole)
     assert evaluated == inner.configs == []

@@ -67,7 +67,10 @@ def test_as_its_readme_says(tmp_path: Path, fresh: Any) -> None:
     small = ["--run-config", paths + " ".join(f"{name}={value}" for name, value in config.items())]
     with flower_home(tmp_path / "home") as environment:
         done = run([*documented("fresh"), *small], cwd=EXAMPLE, env=environment)
+        faster = [*small[:1], small[1] + " learning-rate=0.5"]
+        again = run([*documented("fresh"), *faster], cwd=EXAMPLE, env=environment)
     assert done.returncode == 0, done.stderr
+    assert "run_config.learning-rate was 0.05, is 0.5" in again.stdout + again.stderr
     with Ledger(folder / "ledger.sqlite") as ledger:
         ledger.check()
         entries = ledger.entries()

@@ -18,6 +18,7 @@ from ray import cloudpickle as ray_cloudpickle
 from dufl.flower.app import Runtime, client_app, evaluation, make_strategy
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.monitoring import Observer
+from dufl.flower.run_identity import IfFinished
 from dufl.flower.server_store import Round
 from loading import load
 
@@ -125,6 +126,7 @@ class Run:
         max_missed_rounds: int = 3,
         arrival_timeout: float = 600.0,
         observers: Sequence[Observer] = (),
+        if_finished: IfFinished = "error",
     ) -> None:
         config = load(None, [*SMALL, *changes])
         folder.mkdir(exist_ok=True)
@@ -148,6 +150,7 @@ class Run:
             max_missed_rounds=max_missed_rounds,
             arrival_timeout=arrival_timeout,
             observers=observers,
+            if_finished=if_finished,
         )
 
     def start(self) -> Any:

@@ -5,6 +5,7 @@ stream and the training settings.
 """
 
 import os
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,10 @@ from dufl.data.datasets import Dataset
 from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
+from dufl.experiment.output import FLOWER
+from dufl.experiment.run_directory import FREE, RunDirectory
 from dufl.experiment.service import Unit
+from dufl.experiment.stored_config import flat
 from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
 from dufl.flower.audit import Audit
 from dufl.flower.client_mod import DataUpdateMod
@@ -31,6 +35,7 @@ from dufl.flower.contribution import Arrays
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
 from dufl.flower.monitoring import Observer, json_log
+from dufl.flower.run_identity import IfFinished, check_if_finished, finished_error, unfinished
 from dufl.flower.run_recorder import OnRecord, RunRecorder
 from dufl.flower.server_store import Round
 from dufl.flower.service import Budget, Schedule
@@ -131,6 +136,8 @@ class ServerSettings:
             JSON lines on stderr instead, or "json-both".
         metrics_port: the port of the metrics for Prometheus; 0 for any free one, None for none.
         metrics_host: the address of the metrics.
+        if_finished: what to do if the run in `folder` is finished: "error", or "new" for a new run in
+            `folder-2`, `folder-3` and so on.
     """
 
     config: Path
@@ -141,15 +148,16 @@ class ServerSettings:
     log: str = "text"
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    if_finished: IfFinished = "error"
 
-    def observers(self, budget: float | None) -> list[Observer]:
-        """The observers that the settings ask for."""
-        observers = json_log(self.log, self.folder)
+    def observers(self, folder: Path, budget: float | None) -> list[Observer]:
+        """The observers that the settings ask for, of the run in a folder."""
+        observers = json_log(self.log, folder)
         if self.metrics_port is not None:
             from dufl.flower.prometheus import PrometheusExporter
 
             host, port = self.metrics_host, self.metrics_port
-            observers.append(PrometheusExporter(self.folder, port, host, budget=budget))
+            observers.append(PrometheusExporter(folder, port, host, budget=budget))
         return observers
 
 
@@ -168,15 +176,17 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         chosen = settings(context)
         runtime = runtime_of(chosen.config)
-        recorder = RunRecorder(runtime.config, runtime.dataset, runtime.data, chosen.folder, on_record)
+        folder = _folder_of_run(chosen, runtime.config)
+        recorder = RunRecorder(runtime.config, runtime.dataset, runtime.data, folder, on_record)
         strategy, arrays = make_strategy(
             runtime,
-            chosen.folder,
+            folder,
             negotiate=chosen.negotiate,
             on_round_end=recorder.add,
             timeout=chosen.timeout,
             arrival_timeout=chosen.arrival_timeout,
-            observers=chosen.observers(runtime.config.service.total_budget),
+            observers=chosen.observers(folder, runtime.config.service.total_budget),
+            if_finished="return",  # it was killed before it wrote its summary
         )
         recorder.begin()
         rounds = runtime.config.game.num_rounds
@@ -187,6 +197,20 @@ def server_app(
         recorder.finish(runtime.engine.named(model["weights"], model["model_buffers"]))
 
     return app
+
+
+def _folder_of_run(chosen: ServerSettings, config: Experiment) -> Path:
+    """The folder of the run to begin or to resume."""
+
+    def is_finished(folder: Path) -> bool:
+        return RunDirectory(folder, FLOWER).summary is not None
+
+    if chosen.if_finished == "new":
+        return unfinished(chosen.folder, is_finished)
+    if is_finished(chosen.folder):
+        RunDirectory(chosen.folder, FLOWER).check_same(config)
+        raise finished_error(chosen.folder)
+    return chosen.folder
 
 
 def make_strategy(
@@ -200,6 +224,7 @@ def make_strategy(
     arrival_timeout: float = 600.0,
     max_missed_rounds: int = 3,
     observers: Sequence[Observer] = (),
+    if_finished: IfFinished = "error",
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
     config = runtime.config
@@ -216,7 +241,12 @@ def make_strategy(
         config.game,
         folder,
         plan=announcement,
-        negotiation=NegotiationOptions(config.leader.method, config.leader.algorithm1, masked),
+        negotiation=NegotiationOptions(
+            config.leader.method,
+            config.leader.algorithm1,
+            masked,
+            commitment_grid=config.service.commitment_grid,
+        ),
         timeout=timeout,
         arrival_timeout=arrival_timeout,
         max_missed_rounds=max_missed_rounds,
@@ -228,6 +258,8 @@ def make_strategy(
         max_rounds=config.service.max_rounds,
         on_round_end=on_round_end,
         observers=observers,
+        run_config=_bound(config),
+        if_finished=if_finished,
     )
     return strategy, to_arrays({"weights": weights, "model_buffers": model_buffers})
 
@@ -262,6 +294,12 @@ def _first_window(config: Experiment) -> Game:
     return game.replace(horizon="finite", payment_range=payments or game.payment_range)
 
 
+def _bound(config: Experiment) -> dict[str, Any]:
+    """The keys of a configuration that a run on Flower cannot change, besides those of the game."""
+    values = flat(tomllib.loads(config.to_toml()))
+    return {key: value for key, value in values.items() if key not in FREE and not key.startswith("game.")}
+
+
 def evaluation(runtime: Runtime) -> Callable[[int, ArrayRecord], MetricRecord]:
     """The server's evaluation of a model."""
 
@@ -277,8 +315,8 @@ def deployed_server(default: Path | None = None) -> ServerApp:
     """The server app of a deployment.
 
     The run configuration has `config` and `folder`, and optionally `negotiate`, `timeout`, `log`,
-    `metrics-port` and `metrics-host`; see `ServerSettings`. A negative port is none. Paths begin at the root,
-    at `~` or at `data`, a directory in the run configuration.
+    `metrics-port`, `metrics-host` and `if-finished`; see `ServerSettings`. A negative port is none. Paths
+    begin at the root, at `~` or at `data`, a directory in the run configuration.
 
     Args:
         default: the configuration to use if there is none at `config`, such as one in the app's bundle.
@@ -297,6 +335,7 @@ def deployed_server(default: Path | None = None) -> ServerApp:
             log=str(config.get("log", "text")),
             metrics_port=port if port >= 0 else None,
             metrics_host=str(config.get("metrics-host", "127.0.0.1")),
+            if_finished=check_if_finished(config.get("if-finished", "error")),
         )
 
     return server_app(settings)

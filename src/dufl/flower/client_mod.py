@@ -43,6 +43,7 @@ from dufl.flower.messages import (
     Query,
     claim_record,
     round_of,
+    run_of,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class DataUpdateMod:
             return call_next(message, context)
         round = round_of(message.content)
         with ClientStore(self._profile(context)) as store:
+            store.check_run(run_of(message.content))
             snapshot = store.enter(round)
             collector = Collector(store.profile.stream, snapshot.samples, self._deadline)
             wanted = store.collection(round)
@@ -160,7 +162,7 @@ def _hello(store: ClientStore, _: RecordDict) -> RecordDict:
 
 def _best_response(store: ClientStore, records: RecordDict) -> RecordDict:
     query, client = Query.read(records), store.profile.client
-    store.catch_up(query.first_round)
+    store.catch_up(query.first_round, query.run)
     store.disclose(query)
     volumes = np.array([store.best_response(announcement) for announcement in query.announcements])
     if not query.roster:
@@ -170,9 +172,9 @@ def _best_response(store: ClientStore, records: RecordDict) -> RecordDict:
 
 def _commit(store: ClientStore, records: RecordDict) -> RecordDict:
     query = Query.read(records)
-    store.catch_up(query.first_round)
-    volumes = store.commit(query.announcements[0], query.first_round)
-    return Commitment(store.profile.client, volumes).to_records()
+    store.catch_up(query.first_round, query.run)
+    volumes = store.commit(query.announcements[0], query.first_round, query.run, query.grid)
+    return Commitment(store.profile.client, volumes, store.grid(query.grid)).to_records()
 
 
 def _open(store: ClientStore, records: RecordDict) -> RecordDict:

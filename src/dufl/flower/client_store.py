@@ -10,7 +10,7 @@ transaction, so a client that is killed at any moment collects no sample twice a
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +28,7 @@ from dufl.data.samples import samples_of
 from dufl.data.streams import BEFORE, Stream
 from dufl.errors import InputError
 from dufl.experiment.files import replacing
-from dufl.flower.disclosure import Disclosed, after_query, check_opening
+from dufl.flower.disclosure import Disclosed, after_commitment, after_query, check_opening, on_grid
 from dufl.flower.masking import mask_keys, new_key, public_key
 from dufl.flower.messages import OpenQueries, Query
 from dufl.game.client import best_response
@@ -55,6 +55,8 @@ class ClientProfile:
         min_others: the number of other clients that must be in a sum before it answers.
         max_questions: the number of announcements that it answers per deal.
         allow_unmasked: whether it answers queries without masks.
+        commitment_grid: the volumes that it commits to are multiples of this number; None for the number that
+            the server announces.
     """
 
     client: int
@@ -70,6 +72,7 @@ class ClientProfile:
     min_others: int = 3
     max_questions: int = 200
     allow_unmasked: bool = False
+    commitment_grid: int | None = None
 
     @classmethod
     def from_context(
@@ -92,7 +95,7 @@ class ClientProfile:
             collection_cost: α_k; if omitted, `collection-cost` in the configuration.
             training_cost: β_k; if omitted, `training-cost` in the configuration.
             others: other attributes of the profile. The configuration may have `min-others`,
-                `max-questions` and `allow-unmasked`.
+                `max-questions`, `allow-unmasked` and `commitment-grid`.
 
         Raises:
             InputError: if a cost is missing or an empty text. There are no default costs: every client states
@@ -123,15 +126,21 @@ def client_number(context: Context) -> int:
 
 
 def privacy_options(context: Context) -> dict[str, Any]:
-    """`min_others`, `max_questions` and `allow_unmasked`, if the node or run configuration has them."""
+    """The attributes of a profile that protect a client, if the node or run configuration has them."""
     config = context.run_config | context.node_config
     options: dict[str, Any] = {}
-    for key, kind in (("min-others", int), ("max-questions", int), ("allow-unmasked", bool)):
+    for key, kind, least in (
+        ("min-others", int, 0),
+        ("max-questions", int, 0),
+        ("allow-unmasked", bool, 0),
+        ("commitment-grid", int, 1),
+    ):
         value = config.get(key)
         if value is None:
             continue
-        if type(value) is not kind or value < 0:
-            raise InputError.of(key, "an integer >= 0" if kind is int else "true or false", repr(value))
+        if type(value) is not kind or value < least:
+            rule = f"an integer >= {least}" if kind is int else "true or false"
+            raise InputError.of(key, rule, repr(value))
         options[key.replace("-", "_")] = value
     return options
 
@@ -215,34 +224,58 @@ class ClientStore:
     def _disclosed(self) -> Disclosed:
         return Disclosed.from_json(self._buffer.recall("disclosed"), self._buffer.round)
 
-    def commit(self, announcement: Announcement, first_round: int) -> tuple[int, ...]:
-        """Make a plan, store it, and return the volume of every round."""
-        volume = self.best_response(announcement)
+    def grid(self, announced: int) -> int:
+        """The number that committed volumes are multiples of: the client's own or the server's."""
+        return self.profile.commitment_grid or announced
+
+    def commit(
+        self, announcement: Announcement, first_round: int, run: str = "", grid: int = 1
+    ) -> tuple[int, ...]:
+        """Make a plan for a run, store it, and return the volume of every round.
+
+        Raises:
+            InputError: if the client cannot hold the plan, or refuses to commit to yet another one.
+        """
+        volume, held = self.best_response(announcement), len(self._buffer)
+        disclosed = after_commitment(self.profile, self._disclosed, announcement, self.grid(grid))
         if volume.max() > self.profile.capacity:
             raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
         rate = announcement.offer.conservation_rate
+        volume = on_grid(volume, self.grid(grid), held, self.profile.capacity)
         plan = integer_plan(volume, rate, self.profile.seed, self.profile.client, first_round)
         facts = {
             "first_round": first_round,
             "size": plan.size.tolist(),
             "keep": plan.keep.tolist(),
             "joined": first_round - self._buffer.round,
+            "run": run,
         }
         known = self._buffer.recall("plan")
         if known is None or json.loads(known) != facts:
             self._delete_collected()
             self._buffer.remember(plan=json.dumps(facts))
-        self._buffer.remember(disclosed=replace(self._disclosed, committed=True).to_json())
+        self._buffer.remember(disclosed=disclosed.to_json())
         return tuple(plan.size.tolist())
 
-    def catch_up(self, round: int) -> None:
-        """Bring the buffer to the state of a round, if there is a plan, so that a new one starts from there.
+    def catch_up(self, round: int, run: str = "") -> None:
+        """Bring the buffer to the state of a round, if there is a plan of this run: a new one starts there.
 
         The round may be later than the plan: a client that was away while others negotiated again holds what
         it planned for its last round.
         """
-        if self._buffer.recall("plan") is not None and self._buffer.round + self._plan()[2] < round:
+        if self._buffer.recall("plan") is None or not self._is_of(run):
+            return
+        if self._buffer.round + self._plan()[2] < round:
             self._bring_to(round)
+
+    def check_run(self, run: str) -> None:
+        """Raise `InputError` if the plan is of another run."""
+        if not self._is_of(run):
+            raise InputError.of("run", "the one that the client committed to a deal of", run)
+
+    def _is_of(self, run: str) -> bool:
+        """Whether the plan is of this run; a run without an id may be any."""
+        return run in ("", json.loads(self._fact("plan")).get("run", ""))
 
     def committed(self, round: int) -> int:
         """The volume that the client committed to in a round."""

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from functools import partial
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,14 @@ from dufl.flower.verification import (
     Asked,
     Bounds,
     add_up,
-    disagreeing,
+    coarse_grids,
+    disagreements,
+    distrusted,
     false_answers,
+    fitted_clients,
+    fitting_slack,
     impossible_commitments,
+    inconsistent_commitments,
     opened_answers,
 )
 from dufl.game.client import best_response
@@ -35,11 +41,12 @@ from dufl.game.leader import Algorithm1Options
 from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement, negotiate
 from dufl.game.parameters import Game, Offer
-from dufl.game.plan import Method
+from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
 from dufl.learning.algorithm import bad_values
 
 Shapes = Mapping[str, tuple[int, ...]]
+OPEN_PHASES = 4  # of commitments in a deal from open commitments alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +60,7 @@ class Deal:
         phases: the number of phases of messages that it took.
         residual: max_t |Σ_k D_k(t)/φ(t) − 1|.
         left_out: the clients that were left out for good, in this deal or an earlier one, and why.
+        disputes: the pairs of clients that disagreed on a key of their masks, in this deal or an earlier one.
     """
 
     announcement: Announcement
@@ -61,6 +69,7 @@ class Deal:
     phases: int
     residual: float
     left_out: Mapping[int, str] = field(default_factory=dict)
+    disputes: Collection[tuple[int, int]] = ()
 
     @property
     def offer(self) -> Offer:
@@ -88,6 +97,7 @@ class Deal:
             "phases": self.phases,
             "residual": self.residual,
             "left_out": {str(client): reason for client, reason in self.left_out.items()},
+            "disputes": sorted(map(list, self.disputes)),
         }
         return to_json(values)
 
@@ -105,6 +115,7 @@ class Deal:
             values["phases"],
             values["residual"],
             {int(client): str(reason) for client, reason in values["left_out"].items()},
+            {(int(one), int(other)) for one, other in values.get("disputes", [])},
         )
 
 
@@ -118,12 +129,14 @@ class NegotiationOptions:
         masked: whether the server sees only the sum of the clients' answers. If not, clients must allow it.
         cost_bounds: the lowest and the highest costs that a commitment may imply, as factors of the mean
             costs in the server's view.
+        commitment_grid: clients commit to multiples of this number, unless they have a grid of their own.
     """
 
     method: Method = "stackelberg"
     algorithm1: Algorithm1Options | None = None
     masked: bool = True
     cost_bounds: tuple[float, float] = (1e-6, 1e6)
+    commitment_grid: int = 1
 
 
 class NobodyRepliesError(DuflError):
@@ -138,6 +151,10 @@ class LeftOutError(Exception):
         self.reasons = reasons
 
 
+class NobodyToBlameError(Exception):
+    """The negotiation failed, and no client is known to have caused it."""
+
+
 def agree(
     nodes: Nodes,
     grid: Grid,
@@ -150,7 +167,8 @@ def agree(
     """Find an offer and the clients' plans by asking the clients, and let the clients commit to their plans.
 
     Clients that do not reply are removed, and those that send what cannot be true are left out for good. The
-    negotiation then starts again with the others.
+    negotiation then starts again with the others. If too few are left for sums that hide each of them, or if
+    the negotiation fails and nobody is to blame, the deal is made from open commitments alone.
 
     Args:
         nodes: the clients.
@@ -162,31 +180,53 @@ def agree(
         capacity: the largest number of samples that a client may commit to.
 
     Raises:
-        DuflError: if no client is left, or if any client does not reply although the plan is known.
+        NobodyRepliesError: if no client replies, or if all refuse the first query.
+        DuflError: if no client can be trusted.
     """
+    tried: list[str] = []
+    openly = False
     while True:
         try:
-            deal = _agree(nodes, grid, game, first_round, options, plan, capacity)
+            make = _agree_openly if openly else _agree
+            deal = make(nodes, grid, game, first_round, options, plan, capacity)
         except NoReplyError as error:
             missing = sorted(error.clients)
-            if plan is not None or len(missing) == len(nodes.clients):
-                text = "; ".join(
-                    [f"no reply from clients {missing} before the first round", *nodes.errors(missing)]
-                )
-                kind = NobodyRepliesError if len(missing) == len(nodes.clients) else DuflError
-                raise kind(text) from None
-            log(WARNING, "no reply from clients %s: negotiating without them", missing)
-            nodes.remove(missing)
+            if len(missing) < len(nodes.clients):
+                level = WARNING if plan is None else ERROR
+                log(level, "no reply from clients %s: negotiating without them", missing)
+                tried.append(f"negotiated without clients {missing}, which did not reply")
+                nodes.remove(missing)
+            elif tried and not openly:
+                tried.append(_go_on_openly("; ".join(nodes.errors(missing)) or "no client replies"))
+                openly = True
+            else:
+                raise NobodyRepliesError(_nobody_replies(nodes, missing, tried)) from None
         except LeftOutError as error:
             if len(error.reasons) == len(nodes.clients):
                 raise DuflError(f"no client can be trusted: {dict(error.reasons)}") from None
             nodes.leave_out(error.reasons)
+            tried.append(f"left out clients {sorted(error.reasons)}")
+        except NobodyToBlameError as error:
+            tried.append(_go_on_openly(str(error)))
+            openly = True
         else:
             offer = deal.offer
             text = "agreed after %s phases: R = %.2f, θ = %.3f"
             log(INFO, text, deal.phases, offer.payment, offer.conservation_rate)
             return deal
         plan, game = None, game.replace(clients=mean_clients(game.clients, len(nodes.clients)))
+
+
+def _go_on_openly(why: str) -> str:
+    log(WARNING, "the deal is made from open commitments, because the negotiation failed: %s", why)
+    return f"made the deal from open commitments, because the negotiation failed ({why})"
+
+
+def _nobody_replies(nodes: Nodes, clients: Sequence[int], tried: Sequence[str]) -> str:
+    told = [f"no reply from clients {clients} before the first round", *nodes.errors(clients)]
+    if tried:
+        told.append(f"tried before: {', then '.join(tried)}")
+    return "; ".join(told)
 
 
 def _agree(
@@ -198,11 +238,13 @@ def _agree(
     plan: Announcement | None,
     capacity: float,
 ) -> Deal:
+    """A deal on a known plan, or one that is negotiated."""
     before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    commit = partial(_commit, nodes, grid, first_round, bounds, capacity, options.commitment_grid)
     if plan is not None:
-        commitments = _commit(nodes, grid, first_round, plan, bounds, capacity)
-        _check_known(game.clients, plan, commitments)
-        return Deal(plan, first_round, commitments, nodes.phases - before, 0.0, dict(nodes.left_out))
+        commitments = commit(plan)
+        _check_known(game.clients, plan, commitments, nodes.grids)
+        return _deal(nodes, plan, first_round, commitments, before, 0.0)
     asked: list[Asked] = []
 
     def ask(announcements: Sequence[Announcement]) -> Sequence[Array]:
@@ -211,17 +253,64 @@ def _agree(
 
     try:
         negotiated = negotiate(game, ask, method=options.method, algorithm1=options.algorithm1)
-    except (DuflError, ValueError, ArithmeticError):
-        if asked:  # the answers may be false: of the first query, the offers at least make sense
-            commitments = _commit(nodes, grid, first_round, asked[0].query.announcements[0], bounds, capacity)
-            _attribute(nodes, grid, asked[::-1], commitments, bounds)
-        raise
-    commitments = _commit(nodes, grid, first_round, negotiated.announcement, bounds, capacity)
-    if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT):
+    except (DuflError, ValueError, ArithmeticError) as error:
+        if not asked:
+            raise
+        # The answers may be false: of the first query, the offers at least make sense.
+        commitments = commit(asked[0].query.announcements[0])
+        _attribute(nodes, grid, asked[::-1], commitments, bounds)
+        raise NobodyToBlameError(str(error)) from error
+    commitments = commit(negotiated.announcement)
+    if not add_up(commitments, negotiated.total_volume, ROUNDING + UNIT, nodes.grids):
         _attribute(nodes, grid, asked, commitments, bounds)
-        raise DuflError("the commitments do not add up to the answers, and no client's answers are false")
-    phases, residual = nodes.phases - before, negotiated.residual
-    return Deal(negotiated.announcement, first_round, commitments, phases, residual, dict(nodes.left_out))
+        raise NobodyToBlameError("the commitments do not add up to the answers")
+    plan, residual = negotiated.announcement, negotiated.residual
+    return _deal(nodes, plan, first_round, commitments, before, residual)
+
+
+def _agree_openly(
+    nodes: Nodes,
+    grid: Grid,
+    game: Game,
+    first_round: int,
+    options: NegotiationOptions,
+    plan: Announcement | None,
+    capacity: float,
+) -> Deal:
+    """A deal from commitments alone, which are open and can be checked one by one.
+
+    The first plan is the best one for the server's guess. Each further plan is the best one for the costs
+    that fit the commitments so far, so that the commitments add up to the volume that is announced.
+    """
+    before, bounds = nodes.phases, _cost_bounds(game.clients, options.cost_bounds)
+    commit = partial(_commit, nodes, grid, first_round, bounds, capacity, options.commitment_grid)
+    plans: list[Announcement] = []
+    given: list[dict[int, tuple[int, ...]]] = []
+    while True:
+        view = game.replace(clients=fitted_clients(game.clients, plans, given, bounds)) if plans else game
+        solved = solve(view, method=options.method, algorithm1=options.algorithm1, certified=False)
+        plan = Announcement(solved.offer, solved.equilibrium.announced_volume, game.trims)
+        plans.append(plan)
+        given.append(commit(plan))
+        if reasons := inconsistent_commitments(plans, given, bounds, nodes.grids):
+            raise LeftOutError(reasons)
+        total = np.sum(list(given[-1].values()), axis=0)
+        residual = float(np.abs(total / plan.announced_volume - 1).max())
+        settled = add_up(given[-1], plan.announced_volume, ROUNDING + TOLERANCE, nodes.grids)
+        if settled or len(plans) == OPEN_PHASES:
+            return _deal(nodes, plan, first_round, given[-1], before, residual)
+
+
+def _deal(
+    nodes: Nodes,
+    plan: Announcement,
+    first_round: int,
+    commitments: Mapping[int, tuple[int, ...]],
+    before: int,
+    residual: float,
+) -> Deal:
+    phases, left_out, disputes = nodes.phases - before, dict(nodes.left_out), frozenset(nodes.disputes)
+    return Deal(plan, first_round, commitments, phases, residual, left_out, disputes)
 
 
 def _cost_bounds(clients: Clients, factors: tuple[float, float]) -> Bounds:
@@ -233,21 +322,31 @@ def _cost_bounds(clients: Clients, factors: tuple[float, float]) -> Bounds:
 
 
 def _commit(
-    nodes: Nodes, grid: Grid, first_round: int, plan: Announcement, bounds: Bounds, capacity: float
+    nodes: Nodes,
+    grid: Grid,
+    first_round: int,
+    bounds: Bounds,
+    capacity: float,
+    step: int,
+    plan: Announcement,
 ) -> dict[int, tuple[int, ...]]:
-    """The volumes that every client commits to."""
-    records = messages.Query(_query_id(), first_round, {}, [plan]).to_records()
+    """The volumes that every client commits to; `nodes` then has the grids of the commitments."""
+    records = messages.Query(_query_id(), first_round, {}, [plan], nodes.run, step).to_records()
     rounds = len(plan.announced_volume)
     replies = nodes.ask_all(grid, messages.COMMIT, records, lambda r: messages.Commitment.read(r, rounds))
     commitments = {reply.client: reply.volumes for reply in replies}
-    if reasons := impossible_commitments(plan, commitments, bounds, capacity):
+    nodes.grids = {reply.client: reply.grid for reply in replies}
+    reasons = coarse_grids(plan, nodes.grids, step)
+    if reasons := reasons or impossible_commitments(plan, commitments, bounds, capacity, nodes.grids):
         raise LeftOutError(reasons)
     return commitments
 
 
-def _check_known(clients: Clients, plan: Announcement, commitments: Mapping[int, Sequence[int]]) -> None:
+def _check_known(
+    clients: Clients, plan: Announcement, commitments: Mapping[int, Sequence[int]], grids: Mapping[int, int]
+) -> None:
     """If commitments do not add up to a known plan, find the clients whose costs are not the known ones."""
-    if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE):
+    if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE, grids):
         return
     offer, held = plan.offer, np.floor(clients.initial_volume + 0.5)
     price, _ = price_of(offer.payment, plan.announced_volume, "mean-field")
@@ -256,7 +355,7 @@ def _check_known(clients: Clients, plan: Announcement, commitments: Mapping[int,
     reasons = {}
     for client, volumes in commitments.items():
         difference = np.abs(known[:, client] - np.array(volumes, np.float64)).max()
-        if difference > ROUNDING + TOLERANCE:
+        if difference > fitting_slack(client, grids):
             reasons[client] = f"its commitment differs from the known plan by {difference:g} samples"
     if 0 < len(reasons) < len(commitments):
         raise LeftOutError(reasons)
@@ -271,7 +370,7 @@ def _ask(
 ) -> Asked:
     """All clients' answers to some announcements."""
     roster = {client: nodes.keys[client] for client in nodes.clients.values()} if masked else {}
-    query = messages.Query(_query_id(), first_round, roster, announcements)
+    query = messages.Query(_query_id(), first_round, roster, announcements, nodes.run)
     shape = len(announcements), len(announcements[0].announced_volume)
     replies = nodes.ask_all(
         grid, messages.BEST_RESPONSE, query.to_records(), lambda r: messages.Answer.read(r, shape, masked)
@@ -303,7 +402,7 @@ def _attribute(
     queries, roster = [each.query for each in asked], asked[-1].query.roster
     if not roster:
         answers = {client: [each.answers[client] for each in asked] for client in commitments}
-        reasons = false_answers(queries, answers, commitments, bounds)
+        reasons = false_answers(queries, answers, commitments, bounds, nodes.grids)
     else:
         request = messages.OpenQueries(tuple(query.mask_id for query in queries), roster)
         log(
@@ -318,8 +417,12 @@ def _attribute(
             lambda records: messages.MaskKeys.read(records, len(queries), roster),
         )
         keys = {reply.client: reply.keys for reply in replies}
-        answers = opened_answers(asked, keys)
-        reasons = false_answers(queries, answers, commitments, bounds) or disagreeing(keys)
+        nodes.disputes |= (pairs := disagreements(keys))
+        if pairs:
+            log(WARNING, "pairs of clients disagree on the keys of their masks: %s", sorted(pairs))
+        opened = opened_answers(asked, keys)
+        reasons = false_answers(queries, opened, commitments, bounds, nodes.grids)
+        reasons = reasons or distrusted(nodes.disputes, keys.keys())
     if reasons:
         raise LeftOutError(reasons)
 

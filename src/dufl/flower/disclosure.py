@@ -7,6 +7,7 @@ until its data changes: an answer depends on the samples that it holds.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ import numpy as np
 
 from dufl.errors import InputError
 from dufl.flower.messages import OpenQueries, Query, announcement_digest
+from dufl.game.dynamics import Array as Volumes
 from dufl.game.negotiation import Announcement
 
 if TYPE_CHECKING:
     from dufl.flower.client_store import ClientProfile
 
+MAX_PLANS = 10  # that a client commits to on a grid until its data changes
 SAME = 1e-4  # relative difference below which two announcements count as the same
 
 
@@ -48,11 +51,13 @@ class Disclosed:
         round: of the buffer.
         answered: the announcements.
         committed: whether the client committed to a plan after the last answer.
+        plans: hashes of the announcements that it committed to on a grid.
     """
 
     round: int
     answered: tuple[Answered, ...] = ()
     committed: bool = False
+    plans: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As text, for the client's file."""
@@ -65,7 +70,7 @@ class Disclosed:
         if values["round"] != round:
             return cls(round)
         rows = (Answered(**row | {"numbers": tuple(row["numbers"])}) for row in values["answered"])
-        return cls(round, tuple(rows), values["committed"])
+        return cls(round, tuple(rows), values["committed"], tuple(values.get("plans", ())))
 
 
 def after_query(profile: "ClientProfile", before: Disclosed, query: Query) -> Disclosed:
@@ -92,6 +97,42 @@ def after_query(profile: "ClientProfile", before: Disclosed, query: Query) -> Di
         _refuse(profile, f"one of at most {profile.max_questions} per deal", budget, "max_questions")
     answered = before.answered + tuple(row for row in new if row not in before.answered)
     return replace(before, answered=answered, committed=False)
+
+
+def on_grid(volume: Volumes, grid: int, held: int, capacity: float = math.inf) -> Volumes:
+    """A plan in multiples of a grid, to the nearest.
+
+    What the client begins with stays as it is, because it says nothing about costs, unless the client begins
+    with less than it holds.
+
+    >>> on_grid(np.array([64.0, 71.2, 77.9]), 10, held=64).tolist()
+    [64.0, 70.0, 80.0]
+    """
+    if grid == 1:
+        return volume
+    rounded = np.floor(volume / grid + 0.5) * grid
+    rounded = np.where(rounded > capacity, rounded - grid, rounded)
+    rounded[0] = min(rounded[0], held) if volume[0] < held else volume[0]
+    return rounded
+
+
+def after_commitment(
+    profile: "ClientProfile", before: Disclosed, announcement: Announcement, grid: int
+) -> Disclosed:
+    """What is disclosed after a commitment.
+
+    Rounding to a grid hides less the more plans are rounded: the errors average out.
+
+    Raises:
+        InputError: if the client refuses to commit to yet another plan.
+    """
+    if grid == 1:
+        return replace(before, committed=True)
+    plans = dict.fromkeys([*before.plans, announcement_digest(announcement).hex()])
+    if len(plans) > MAX_PLANS:
+        rule = f"one of at most {MAX_PLANS} plans that it commits to on a grid"
+        _refuse(profile, rule, len(plans), "commitment_grid")
+    return replace(before, committed=True, plans=tuple(plans))
 
 
 def check_opening(profile: "ClientProfile", before: Disclosed, request: OpenQueries) -> None:

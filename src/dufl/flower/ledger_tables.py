@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dufl.experiment.service import Unit
 from dufl.flower.ledger_chain import Settlement
-from dufl.flower.payment import Entry
+from dufl.flower.payment import NOT_SELECTED, Entry
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -90,7 +90,7 @@ def ledger_summary(
         "refused": [
             {"round": entry.round, "client": entry.client, "held": entry.held, "reason": entry.reason}
             for entry in entries
-            if entry.reason
+            if entry.reason and entry.reason != NOT_SELECTED
         ],
         "settlements": [vars(settlement) for settlement in settlements],
     }

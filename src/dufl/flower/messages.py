@@ -56,12 +56,16 @@ class Query:
         first_round: of the plan.
         roster: the public keys of all clients that receive the query; if empty, answers are not masked.
         announcements: of one or more offers, all with or all without `trim_start`.
+        run: the id of the server's run; empty if it is not known.
+        grid: commitments are multiples of this number, unless a client has a grid of its own.
     """
 
     id: str
     first_round: int
     roster: Mapping[int, bytes]
     announcements: Sequence[Announcement]
+    run: str = ""
+    grid: int = 1
 
     @property
     def mask_id(self) -> str:
@@ -86,6 +90,8 @@ class Query:
                 "clients": list(self.roster),
                 "keys": list(self.roster.values()),
                 "trim_start": self.announcements[0].trim_start,
+                "run": self.run,
+                "grid": self.grid,
             }
         )
         return RecordDict({RECORD: config, "arrays": to_arrays(arrays)})
@@ -104,6 +110,8 @@ class Query:
                 Announcement(Offer(payment=float(payment), conservation_rate=float(rate)), volume, trim)
                 for payment, rate, volume in rows
             ],
+            str(config.get("run", "")),
+            _grid(config),
         )
 
 
@@ -132,14 +140,22 @@ class Answer:
 
 @dataclass(frozen=True)
 class Commitment:
-    """A client's commitment to its plan: its volume in every round."""
+    """A client's commitment to its plan.
+
+    Attributes:
+        client: the number of the client.
+        volumes: its volume in every round.
+        grid: the number that the volumes are multiples of, from the second round on.
+    """
 
     client: int
     volumes: tuple[int, ...]
+    grid: int = 1
 
     def to_records(self) -> RecordDict:
         """The content of a message."""
-        return RecordDict({RECORD: ConfigRecord({"client": self.client, "volumes": list(self.volumes)})})
+        config = ConfigRecord({"client": self.client, "volumes": list(self.volumes), "grid": self.grid})
+        return RecordDict({RECORD: config})
 
     @classmethod
     def read(cls, records: RecordDict, rounds: int) -> "Commitment":
@@ -148,7 +164,10 @@ class Commitment:
         volumes = tuple(_list(config, "volumes"))
         if len(volumes) != rounds or not all(type(volume) is int and volume >= 0 for volume in volumes):
             raise InputError.of("volumes", f"an integer >= 0 for each of {rounds} rounds", f"{volumes!r:.80}")
-        return cls(_integer(config, "client"), volumes)
+        grid = _grid(config)
+        if any(volume % grid for volume in volumes[1:]):
+            raise InputError.of("volumes", f"multiples of the grid, {grid}", f"{volumes!r:.80}")
+        return cls(_integer(config, "client"), volumes, grid)
 
 
 @dataclass(frozen=True)
@@ -222,9 +241,19 @@ def read_claim(records: RecordDict) -> Claim:
     return Claim(mean_age=age, **numbers)
 
 
+def train_record(round: int, run: str) -> ConfigRecord:
+    """The round that clients must enter, from 0, and the id of the run."""
+    return ConfigRecord({"round": round, "run": run})
+
+
 def round_of(records: RecordDict) -> int:
     """The round of a train message, from 0."""
     return _integer(_config(records), "round")
+
+
+def run_of(records: RecordDict) -> str:
+    """The id of the run of a train message; empty if it is not known."""
+    return str(_config(records).get("run", ""))
 
 
 def announcement_digest(announcement: Announcement) -> bytes:
@@ -262,6 +291,13 @@ def _integer(config: ConfigRecord, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InputError.of(name, "an integer >= 0", repr(value))
     return value
+
+
+def _grid(config: ConfigRecord) -> int:
+    grid = _integer(config, "grid") if "grid" in config else 1
+    if not grid:
+        raise InputError.of("grid", "an integer >= 1", grid)
+    return grid
 
 
 def _bytes(config: ConfigRecord, name: str) -> bytes:

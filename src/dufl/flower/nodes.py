@@ -51,8 +51,11 @@ class Nodes:
         clients: the number of the client at every node.
         keys: the public key of every client that was ever registered.
         left_out: the clients that are left out for good, and why.
+        disputes: the pairs of clients that disagreed on a key of their masks.
+        grids: the number that the volumes of every client's last commitment are multiples of.
         phases: the number of phases of messages so far.
         commits: how many of them asked for commitments.
+        run: the id of the server's run.
     """
 
     def __init__(self, count: int, timeout: float, arrival_timeout: float, open: bool = False) -> None:
@@ -61,9 +64,12 @@ class Nodes:
         self.clients: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
         self.left_out: dict[int, str] = {}
+        self.disputes: set[tuple[int, int]] = set()
+        self.grids: dict[int, int] = {}
         self.phases = 0
         self.commits = 0
         self._numbers = MOST_CLIENTS if open else count
+        self.run = ""
         self._timeout = timeout
         self._ignored: set[int] = set()  # nodes
         self._errors: dict[int, str] = {}  # the last error of every node whose last reply failed

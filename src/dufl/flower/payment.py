@@ -20,6 +20,7 @@ from dufl.errors import InputError
 from dufl.experiment.service import PaymentRule
 
 NO_REPLY = "no reply"
+NOT_SELECTED = "not selected in this round"
 SPENT = "the budget is spent"
 NO_CONTRIBUTION = "no contribution to the model"
 LARGEST = 2**63 - 1  # the largest integer in a database
@@ -116,7 +117,7 @@ class Entry:
     @property
     def is_refused(self) -> bool:
         """Whether the client's update was refused."""
-        others = ("", NO_REPLY, SPENT, NO_CONTRIBUTION)
+        others = ("", NO_REPLY, NOT_SELECTED, SPENT, NO_CONTRIBUTION)
         return not self.owed and not self.held and self.reason not in others
 
 

@@ -123,6 +123,7 @@ class Planning:
         """Go on with the deal in the store, before a round, and wait for its clients."""
         deal = self.deal = self._store().load_deal(self._schedule, round)
         self._nodes.left_out |= deal.left_out
+        self._nodes.disputes |= set(deal.disputes)
         self._interrupted = self._store().is_negotiating
         self.joined |= dict.fromkeys(deal.commitments, deal.first_round) | dict(joined)
         self.held = held or self.held

@@ -37,6 +37,7 @@ log = "text"           # "json": JSON lines in log.jsonl of `folder` as well; "j
 metrics-port = -1      # the port of metrics for Prometheus; -1: none
 metrics-host = "127.0.0.1"  # whoever reaches it reads them: there is no authentication
 negotiate = true       # false: `config` has the true costs of the clients
+if-finished = "error"  # if the run in `folder` is finished; "new": a new run in folder-2, folder-3 ...
 min-others = {others}         # others that must be in a sum before a client answers; a node may have its own
 """
 OTHERWISE = "; if there is none, app/config.toml"

@@ -46,6 +46,7 @@ class Round:
         claims: of the clients whose updates were used, by client.
         refused: the clients whose updates were refused, and why.
         missing: the clients that did not reply.
+        unselected: the clients that the strategy did not select.
         bounded: the clients whose updates were scaled down, with their size relative to the median.
         entries: what the ledger has recorded for the round, by client.
         scores: what the audit says about the clients, if there is one.
@@ -60,6 +61,7 @@ class Round:
     claims: list[Claim] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
+    unselected: list[int] = field(default_factory=list)
     bounded: dict[int, float] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     scores: dict[int, Score] = field(default_factory=dict)

@@ -5,16 +5,17 @@
 
 `folder` holds everything that must outlive the server: the deal, the model after every round and the ledger.
 A server that was killed and is started again with the same folder resumes with the unfinished round. With
-`game.horizon = "endless"` the run is a service, which goes on until it is stopped; see `planning`.
+`game.horizon = "endless"` the run is a service, which goes on until it is stopped; see `planning`. A folder
+belongs to one run of one configuration; see `run_identity`.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
@@ -31,8 +32,18 @@ from dufl.flower.ledger import Claim
 from dufl.flower.memory import Memory
 from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
-from dufl.flower.payment import NO_REPLY
+from dufl.flower.payment import NO_REPLY, NOT_SELECTED
 from dufl.flower.planning import Planning
+from dufl.flower.run_identity import (
+    IfFinished,
+    check_if_finished,
+    facts_of,
+    finished_error,
+    identify,
+    model_facts,
+    options_facts,
+    unfinished,
+)
 from dufl.flower.server_store import Round, ServerStore, forget
 from dufl.flower.service import Budget, Schedule
 from dufl.game.negotiation import Announcement
@@ -77,6 +88,10 @@ class DataUpdateStrategy(Strategy):
         on_round_end: called with every finished round.
         observers: also called with every finished round, such as `JsonLog`. They are entered before the first
             round if they are context managers, and their errors do not stop the run.
+        run_config: the run configuration of the app, `context.run_config`. A run that was begun with another
+            one is not resumed.
+        if_finished: what `start` does if the run in `folder` is finished: "error"; "new" starts a new run in
+            `folder-2`, `folder-3` and so on; "return" returns its result.
     """
 
     def __init__(
@@ -99,6 +114,8 @@ class DataUpdateStrategy(Strategy):
         max_rounds: int | None = None,
         on_round_end: Callable[[Round], None] = lambda _: None,
         observers: Sequence[Observer] = (),
+        run_config: Mapping[str, Any] | None = None,
+        if_finished: IfFinished = "error",
     ) -> None:
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
@@ -116,14 +133,15 @@ class DataUpdateStrategy(Strategy):
         self._on_round_end = on_round_end
         self._observers = observers
         self._store = ServerStore(self.folder)
+        self._plan, self._negotiation = plan, negotiation or NegotiationOptions()
         self._planning = Planning(
             game,
             self._schedule,
             self._budget,
             self.nodes,
             lambda: self._store,
-            negotiation or NegotiationOptions(),
-            plan,
+            self._negotiation,
+            self._plan,
             max_missed_rounds,
             unit,
         )
@@ -134,6 +152,8 @@ class DataUpdateStrategy(Strategy):
         self._payment_rule = payment_rule
         self._sent_at = 0.0  # when the messages of this round were sent
         self._unit = unit
+        self._run_config = dict(run_config or {})
+        self._if_finished = check_if_finished(if_finished)
         self._resumed_after = 0  # rounds that Flower's loop does not count
         self._results = Result()
         self._summarized = False
@@ -170,13 +190,14 @@ class DataUpdateStrategy(Strategy):
             if self.clients.get(message.metadata.dst_node_id) in self.deal.commitments
         ]
         for message in outgoing:
-            message.content[messages.RECORD] = ConfigRecord({"round": server_round - 1})
+            message.content[messages.RECORD] = messages.train_record(server_round - 1, self.nodes.run)
         called, connected = {m.metadata.dst_node_id for m in outgoing}, set(grid.get_node_ids())
         expected = {c for node, c in self.clients.items() if node in called or node not in connected}
         committed = set(self.deal.commitments)
         absent = committed - self.nodes.present
-        missing = sorted(expected & committed | absent)
-        self._current = Round(server_round - 1, self.deal, missing=missing)
+        missing = expected & committed | absent
+        unselected = sorted(committed - missing)
+        self._current = Round(server_round - 1, self.deal, missing=sorted(missing), unselected=unselected)
         self._sent_at = time.perf_counter()
         return outgoing
 
@@ -228,6 +249,7 @@ class DataUpdateStrategy(Strategy):
         if metrics is not None:
             self._results.train_metrics_clientapp[server_round] = metrics
         unpaid = current.refused | dict.fromkeys(current.missing, NO_REPLY)
+        unpaid |= dict.fromkeys(current.unselected, NOT_SELECTED)
         with self._store.ledger(self._unit) as ledger:
             current.entries = ledger.pay(
                 current.round,
@@ -239,7 +261,7 @@ class DataUpdateStrategy(Strategy):
                 budget=self._budget.total,
             )
             current.ledger_head, current.unit = ledger.head(), ledger.unit
-        for client in self.clients.values():
+        for client in set(self.clients.values()) - set(current.unselected):
             missed = client in current.missing
             self._planning.missed[client] = self._planning.missed.get(client, 0) + 1 if missed else 0
         return arrays, metrics
@@ -293,7 +315,7 @@ class DataUpdateStrategy(Strategy):
         """
         if not self._schedule.endless and num_rounds != self.game.num_rounds:
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._open_folder(initial_arrays, train_config)
         configs = train_config, evaluate_config
         with entered(self._observers):
             return self._run(grid, initial_arrays, num_rounds, timeout, configs, evaluate_fn)
@@ -341,6 +363,32 @@ class DataUpdateStrategy(Strategy):
             self._store.add_results(0, self._results)
         return metrics
 
+    def _open_folder(self, arrays: ArrayRecord, train_config: ConfigRecord | None) -> None:
+        """Find the folder of the run, which must be new or hold the same run, unfinished."""
+        given = str(self.folder)
+        if self._if_finished == "new":
+            self.folder = unfinished(self.folder, self._is_finished)
+            self._store = ServerStore(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = facts_of(
+            self.strategy,
+            self.game,
+            self._plan,
+            negotiation=options_facts(self._negotiation),
+            max_update=self._max_update,
+            payment_rule=self._payment_rule,
+            model=model_facts(arrays),
+            train_config=train_config or {},
+            run_config={name: value for name, value in self._run_config.items() if value != given},
+        )
+        self.nodes.run = identify(self.folder, facts)
+        if self._if_finished == "error" and self._is_finished(self.folder):
+            raise finished_error(self.folder)
+
+    def _is_finished(self, folder: Path) -> bool:
+        """Whether a folder holds a run that is finished; a service whose budget is spent is not."""
+        return self._schedule.left(ServerStore(folder).rounds_done) == 0
+
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> ArrayRecord:
         """Wait for the clients; then negotiate, or resume. Returns the model to start from."""
         if not self._store.has_deal:
@@ -354,8 +402,6 @@ class DataUpdateStrategy(Strategy):
         self._accepted |= memory.accepted
         self.nodes.keys |= memory.keys
         self._planning.resume(grid, self.round, memory.joined, memory.held)
-        if self._schedule.left(self.round) == 0:
-            log(WARNING, "the run in %s is finished: use another folder for a new run", self.folder)
         return arrays
 
     def _next_rounds(self, grid: Grid) -> int:

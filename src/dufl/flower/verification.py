@@ -7,9 +7,10 @@ masks, and every single answer is compared with the client's commitment.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,15 +20,21 @@ from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement
+from dufl.game.population import Clients
 
 ROUNDING = 0.5  # samples: a commitment is a rounded volume
 TOLERANCE = 0.5  # samples: the least-squares fit to rounded volumes is not the best fit of their maximum
+ANSWERS = 0.05  # samples: answers are not rounded, and honest ones fit to a thousandth of a sample
 RELATIVE = 1e-5  # of the largest volume, in addition
 GRID = 25  # costs in each direction from which a fit may start
 STARTS = 4
 EXACT = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15}
 
+COARSEST = 0.5  # of the mean volume of a client: the coarsest grid that a client may have of its own
+
 Bounds = tuple[tuple[float, float], tuple[float, float]]
+Grids = Mapping[int, int]
+NO_GRIDS: Grids = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,21 +45,36 @@ class Asked:
     answers: Mapping[int, AnyArray]
 
 
-def is_best_response(
-    announcements: Sequence[Announcement], volumes: Sequence[Array], bounds: Bounds, slack: float
-) -> bool:
-    """Whether there are costs within bounds for which all volumes are best responses.
+@dataclass(frozen=True)
+class Fit:
+    """The costs for which volumes are nearest to best responses.
+
+    Attributes:
+        held: the number of samples before the first round.
+        collection_cost: α_k.
+        training_cost: β_k.
+        misfit: the largest difference from the best response, in samples, beyond numerical errors.
+    """
+
+    held: float
+    collection_cost: float
+    training_cost: float
+    misfit: float
+
+
+def fit_costs(
+    announcements: Sequence[Announcement], volumes: Sequence[Array], bounds: Bounds, slack: float = 0.0
+) -> Fit:
+    """Find costs within bounds for which volumes are best responses.
 
     Args:
         announcements: one or more.
         volumes: of one client, for every announcement.
         bounds: the lowest and the highest α_k, and the lowest and the highest β_k.
-        slack: the largest difference from a best response, in samples.
+        slack: the misfit at which the search ends.
     """
     from scipy.optimize import least_squares
 
-    if not all(are_volumes(each) for each in volumes):
-        return False
     held = max(float(each[0]) for each in volumes)
     scale = 1.0 + max(float(each.max()) for each in volumes)
 
@@ -68,11 +90,26 @@ def is_best_response(
     low, high = np.log(bounds).T
     grid = np.array(np.meshgrid(*np.linspace(low, high, GRID).T)).reshape(2, -1)
     nearest = np.argsort((differences(grid) ** 2).sum(axis=0), kind="stable")[:STARTS]
+    best: Fit | None = None
     for start in grid[:, nearest].T:
         found = least_squares(lambda logs: differences(logs)[:, 0], start, bounds=(low, high), **EXACT)
-        if np.abs(found.fun).max() * scale <= slack + RELATIVE * scale:
-            return True
-    return False
+        collection, training = np.exp(found.x)
+        misfit = max(np.abs(found.fun).max() * scale - RELATIVE * scale, 0.0)
+        fit = Fit(held, float(collection), max(float(training) - bounds[1][0], 0.0), float(misfit))
+        best = fit if best is None or fit.misfit < best.misfit else best
+        if best.misfit <= slack:
+            break
+    assert best is not None
+    return best
+
+
+def is_best_response(
+    announcements: Sequence[Announcement], volumes: Sequence[Array], bounds: Bounds, slack: float
+) -> bool:
+    """Whether there are costs within bounds for which all volumes are best responses, within `slack`."""
+    if not all(are_volumes(each) for each in volumes):
+        return False
+    return fit_costs(announcements, volumes, bounds, slack).misfit <= slack
 
 
 def _response(announcement: Announcement, held: float, collection: Array, training: Array) -> Array:
@@ -83,24 +120,81 @@ def _response(announcement: Announcement, held: float, collection: Array, traini
 
 
 def impossible_commitments(
-    announcement: Announcement, commitments: Mapping[int, Sequence[int]], bounds: Bounds, capacity: float
+    announcement: Announcement,
+    commitments: Mapping[int, Sequence[int]],
+    bounds: Bounds,
+    capacity: float,
+    grids: Grids = NO_GRIDS,
 ) -> dict[int, str]:
     """The clients whose commitments cannot be true, and why."""
     reasons = {}
     for client, volumes in commitments.items():
-        if max(volumes) > capacity:
+        if max(volumes) > capacity + (grids.get(client, 1) - 1) / 2:
             reasons[client] = f"committed to {max(volumes)} samples, more than the capacity of {capacity:g}"
             continue
         planned = np.array(volumes, np.float64)
-        if not is_best_response([announcement], [planned], bounds, ROUNDING + TOLERANCE):
+        if not is_best_response([announcement], [planned], bounds, fitting_slack(client, grids)):
             reasons[client] = f"its commitment is a best response for no costs: {list(volumes)!r:.60}"
     return reasons
 
 
-def add_up(commitments: Mapping[int, Sequence[int]], total: Array, slack: float) -> bool:
-    """Whether commitments add up to a total, within `slack` samples per client."""
+def coarse_grids(announcement: Announcement, grids: Grids, announced: int) -> dict[int, str]:
+    """The clients whose grids are too coarse to check anything: more than half of the mean volume."""
+    mean = float(np.mean(announcement.announced_volume)) / len(grids)
+    most = max(announced, int(mean * COARSEST), 1)
+    return {
+        client: f"its grid of {grid} samples is coarser than {most}, the largest that the server accepts"
+        for client, grid in grids.items()
+        if grid > most
+    }
+
+
+def fitting_slack(client: int, grids: Grids) -> float:
+    """How much a commitment may differ from a best response for the costs that fit it best, in samples."""
+    return (ROUNDING + TOLERANCE) * grids.get(client, 1)
+
+
+def inconsistent_commitments(
+    announcements: Sequence[Announcement],
+    commitments: Sequence[Mapping[int, Sequence[int]]],
+    bounds: Bounds,
+    grids: Grids = NO_GRIDS,
+) -> dict[int, str]:
+    """The clients whose commitments to several announcements are not best responses for the same costs."""
+    reasons = {}
+    for client in commitments[-1] if len(announcements) > 1 else ():
+        given = [np.array(each[client], np.float64) for each in commitments]
+        if not is_best_response(announcements, given, bounds, fitting_slack(client, grids)):
+            reasons[client] = "its commitments to several plans are best responses for no costs"
+    return reasons
+
+
+def fitted_clients(
+    guess: Clients,
+    announcements: Sequence[Announcement],
+    commitments: Sequence[Mapping[int, Sequence[int]]],
+    bounds: Bounds,
+) -> Clients:
+    """Clients whose best responses are the commitments to some announcements; `guess` has their staleness."""
+    fits = []
+    for client in commitments[-1]:
+        given = [np.array(each[client], np.float64) for each in commitments]
+        fits.append(fit_costs(announcements, given, bounds, ROUNDING))
+    return Clients(
+        np.array([fit.held for fit in fits]),
+        np.array([fit.collection_cost for fit in fits]),
+        np.array([fit.training_cost for fit in fits]),
+        guess.initial_mean_staleness,
+    )
+
+
+def add_up(
+    commitments: Mapping[int, Sequence[int]], total: Array, slack: float, grids: Grids = NO_GRIDS
+) -> bool:
+    """Whether commitments add up to a total, within `slack` samples per client without a grid."""
     found = np.sum([np.array(volumes, np.float64) for volumes in commitments.values()], axis=0)
-    return bool((np.abs(found - total) <= slack * len(commitments)).all())
+    coarser = sum(grids.get(client, 1) - 1 for client in commitments) / 2
+    return bool((np.abs(found - total) <= slack * len(commitments) + coarser).all())
 
 
 def false_answers(
@@ -108,6 +202,7 @@ def false_answers(
     answers: Mapping[int, Sequence[Array]],
     commitments: Mapping[int, Sequence[int]],
     bounds: Bounds,
+    grids: Grids = NO_GRIDS,
 ) -> dict[int, str]:
     """The clients whose answers are not what they committed to, or cannot be true.
 
@@ -116,14 +211,15 @@ def false_answers(
         answers: of every client to every query.
         commitments: of every client.
         bounds: of the costs; see `is_best_response`.
+        grids: of the clients that have one.
     """
     announcements = [announcement for query in queries for announcement in query.announcements]
     reasons = {}
     for client, given in answers.items():
         last = np.abs(given[-1][0] - np.array(commitments[client], np.float64)).max()
-        if not last <= ROUNDING + UNIT:
+        if not last <= ROUNDING * grids.get(client, 1) + UNIT:
             reasons[client] = f"its last answer differs from its commitment by {last:g} samples"
-        elif not is_best_response(announcements, [row for rows in given for row in rows], bounds, TOLERANCE):
+        elif not is_best_response(announcements, [row for rows in given for row in rows], bounds, ANSWERS):
             reasons[client] = "its answers are best responses for no costs"
     return reasons
 
@@ -141,17 +237,29 @@ def opened_answers(
     }
 
 
-def disagreeing(keys: Mapping[int, Sequence[Mapping[int, bytes]]]) -> dict[int, str]:
-    """The clients that most others disagree with on the key of a mask, and why they are left out."""
-    pairs = [
+def disagreements(keys: Mapping[int, Sequence[Mapping[int, bytes]]]) -> set[tuple[int, int]]:
+    """The pairs of clients that reveal different keys of the masks that they share."""
+    return {
         (one, other)
         for one, other in combinations(sorted(keys), 2)
         if [shared[other] for shared in keys[one]] != [shared[one] for shared in keys[other]]
-    ]
-    counts = Counter(client for pair in pairs for client in pair)
-    most = max(counts.values(), default=0)
+    }
+
+
+def distrusted(disputes: Iterable[tuple[int, int]], clients: Collection[int]) -> dict[int, str]:
+    """The clients that more than half of the others disagree with on a key, and why they are left out.
+
+    Of a pair that disagrees, one client lies, and nobody can tell which. As long as most clients are honest,
+    a client that most of the others disagree with is not. Of two clients, neither is left out.
+
+    Args:
+        disputes: the pairs that disagreed, in this deal or an earlier one.
+        clients: those that take part now.
+    """
+    among = [pair for pair in disputes if set(pair) <= set(clients)]
+    counts = Counter(client for pair in among for client in pair)
     return {
         client: f"{count} other clients have other keys of the masks that it shares with them"
         for client, count in counts.items()
-        if count == most
+        if count > max((len(clients) - 1) / 2, 1)
     }

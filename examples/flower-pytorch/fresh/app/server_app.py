@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     run = context.run_config
     torch.manual_seed(0)
     game = Game(clients=Clients.draw(run["num-clients"]), num_rounds=run["num-server-rounds"])
-    strategy = DataUpdateStrategy(FedAvg(fraction_evaluate=0.0), game, run["folder"])
+    strategy = DataUpdateStrategy(FedAvg(fraction_evaluate=0.0), game, run["folder"], run_config=run)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
