@@ -57,11 +57,8 @@ def volumes() -> None:
         game = Game(clients=clients, payment_range=fixed[0], conservation_range=fixed[1])
         plan = solve(game, certified=False)
         print(f"{clients.size} clients, {game.num_rounds} rounds, mean volume {plan.volume[1:].mean():.0f}")
-        print(
-            "grid  rounds:"
-            + "".join(f"{rounds:>9}{'':9}" for rounds in ROUNDS)
-            + "server cost  utility (worst)"
-        )
+        columns = "".join(f"{rounds:>9}{'':9}" for rounds in ROUNDS)
+        print(f"grid  rounds:{columns}server cost  utility (worst)")
         for grid in grids:
             _row(plan, grid)
 
@@ -96,7 +93,7 @@ def _recovered(plan: Plan, seen: Array) -> float:
     def misfit(logs: Array) -> Array:
         costs = np.exp(np.atleast_2d(logs.T).T)
         response, _ = best_response(price, float(seen[0]), costs[0], costs[1], rate)
-        return (response[: len(seen)] - seen[:, None]) / (1 + seen.max())
+        return np.asarray((response[: len(seen)] - seen[:, None]) / (1 + seen.max()))
 
     low, high = center - WIDE, center + WIDE
     grid = np.array(np.meshgrid(*np.linspace(low, high, 41).T)).reshape(2, -1)

@@ -217,7 +217,8 @@ def false_answers(
     reasons = {}
     for client, given in answers.items():
         last = np.abs(given[-1][0] - np.array(commitments[client], np.float64)).max()
-        if not last <= ROUNDING * grids.get(client, 1) + UNIT:
+        grid = grids.get(client, 1)
+        if not last <= (ROUNDING + UNIT if grid == 1 else grid):  # a capacity may round down on a grid
             reasons[client] = f"its last answer differs from its commitment by {last:g} samples"
         elif not is_best_response(announcements, [row for rows in given for row in rows], bounds, ANSWERS):
             reasons[client] = "its answers are best responses for no costs"
