@@ -39,7 +39,7 @@ def serve(folder: Path, rounds: int, budget: float) -> None:
     """Run the service to its end, or until it is killed."""
     nodes.POLL = 0.01
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    lost = random.Random()
+    lost, done = random.Random(), ServerStore(folder / "server").rounds_done
 
     def meddle(client: int, message: Message, answer: Answer) -> Message | None:
         reply = answer()
@@ -50,7 +50,6 @@ def serve(folder: Path, rounds: int, budget: float) -> None:
         done = round.round + 1
         connect(grid, done)
 
-    done = ServerStore(folder / "server").rounds_done
     grid = ServiceGrid(make_app(), CLIENTS, meddle, {"folder": str(folder / "clients"), "min-others": 0})
     connect(grid, done)
     ServiceRun(

@@ -198,10 +198,9 @@ class ServerStore:
         if not rounds or not self._results.exists():
             self._results.unlink(missing_ok=True)
             return results
-        number, lines = 0, enumerate(_lines(self._results), start=1)
         try:
             with replacing(self._results) as temporary, temporary.open("w", encoding="utf-8") as kept:
-                for number, line in lines:
+                for line in _lines(self._results):
                     values = from_json(line)
                     if (round := int(values["round"])) <= rounds:
                         kept.write(line)
@@ -210,8 +209,7 @@ class ServerStore:
                         forget(results, round - last)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._results
-            text = f"{path} must be undamaged: line {number}: {error!r}"
-            raise InputError(text, field=str(path)) from None
+            raise InputError(f"{path} must be undamaged: {error!r}", field=str(path)) from None
         return results
 
     @property
