@@ -89,6 +89,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/flower.py
+	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/explorer.py
 
 # The pictures and tables in README.md and docs/.

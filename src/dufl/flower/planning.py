@@ -235,8 +235,7 @@ class Planning:
         It depends a little on who they are: a client refuses to answer the same under two rosters.
         """
         guess = mean_clients(self._game.clients, count, self.held.staleness)
-        roster = sorted((client, self._nodes.keys[client]) for client in self._nodes.present)
-        own = 1 + SPREAD * zlib.crc32(repr(roster).encode()) / 2**32
+        own = 1 + SPREAD * zlib.crc32(repr(sorted(self._nodes.present)).encode()) / 2**32
         return guess.holding(own * (self.held.volume or float(guess.initial_volume[0])))
 
     def _negotiate(self, grid: Grid, round: int, clients: Clients, plan: Announcement | None = None) -> None:
