@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,18 +39,15 @@ def main() -> None:
         if "--memory" in sys.argv:
             tracemalloc.start()
         run.start()
-        seconds = [after - before for before, after in zip(times, times[1:], strict=False)]
+        seconds = [after - before for before, after in pairwise(times)]
         print("A service on Flower in one process, 4 clients, windows of 100 rounds")
         for at in (10, 2000):
             near = statistics.median(seconds[at - AROUND : at + AROUND])
-            print(
-                f"  round {at:,}                      {1000 * near:.1f} ms (median of the rounds around it)"
-            )
+            print(f"  round {at:<24,} {1000 * near:.1f} ms (median of the rounds around it)")
         if memory:
             half, whole = memory.values()
-            print(
-                f"  memory after {ROUNDS // 2:,} and {ROUNDS:,} rounds {half / 1e6:.2f}, {whole / 1e6:.2f} MB"
-            )
+            print(f"  memory after {ROUNDS // 2:,} rounds      {half / 1e6:.2f} MB")
+            print(f"  memory after {ROUNDS:,} rounds      {whole / 1e6:.2f} MB")
         sizes = {path.name: path.stat().st_size for path in (Path(folder) / "server").iterdir()}
         print("  files: " + ", ".join(f"{name} {size / 1e3:.1f} kB" for name, size in sorted(sizes.items())))
 

@@ -129,7 +129,7 @@ def test_what_a_service_cannot_be(tmp_path: Path, dufl_command: Callable[..., tu
     assert code == 2
     assert "service.max_rounds must be given in a simulation with horizon = 'endless'" in err
     drift = load(None, ["leader.replan_every=drift", *SERVICE])
-    with pytest.raises(InputError, match="leader.replan_every must be an integer on Flower"):
+    with pytest.raises(InputError, match=r"leader.replan_every must be an integer on Flower"):
         check_on_flower(drift)
     recorded = Experiment.from_toml(None, {"data.dataset": "weather", "game.horizon": "endless"})
     with pytest.raises(InputError, match=r"data.dataset must be .*: a recording ends, got weather"):
