@@ -96,6 +96,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/flower.py
 	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/explorer.py
 
 # The pictures and tables in README.md and docs/.

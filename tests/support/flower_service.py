@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -136,8 +136,13 @@ class ServiceRun:
         options = {"arrival_timeout": 5.0} | options
         self.strategy = DataUpdateStrategy(inner, game, folder / "server", on_round_end=on_end, **options)
 
-    def start(self) -> Any:
-        return self.strategy.start(self.grid, to_arrays({"w": np.zeros(3)}), train_config=ConfigRecord())
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The initial model."""
+        return to_arrays({"w": np.zeros(3)})
+
+    def start(self, num_rounds: int = 3) -> Any:
+        return self.strategy.start(self.grid, self.arrays, num_rounds)
 
     def entries(self) -> list[Entry]:
         with Ledger(self.folder / "server" / "ledger.sqlite") as ledger:

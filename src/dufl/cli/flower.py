@@ -59,6 +59,9 @@ def simulate(
     if config.policy != "dufl":
         raise InputError.of("policy", "'dufl' on Flower", config.policy, text=repr(describe(config.policy)))
     config.leader.check_on_flower()
+    if config.game.horizon == "endless" and config.service.max_rounds is None:
+        rule = "given in a simulation with horizon = 'endless', which would not end"
+        raise InputError.of("service.max_rounds", rule, None, text="nothing")
     place = RunDirectory(out, FLOWER)
     place.check_free(config, resume, force)
     if place.summary is None:
@@ -67,11 +70,14 @@ def simulate(
 
         if not place.exists:
             claim(out, FLOWER, force)
-        with bar(config.game.num_rounds) as watch:
+        with bar(config.total_rounds or config.game.num_rounds) as watch:
             run(config, out, negotiate=negotiate, on_record=watch)
     from dufl.experiment.train import Run
 
-    done = Run(config, place.records(), place.weights(), out, agreed=place.agreed_plan(config))
+    records, early = place.records(), (place.summary or {}).get("stopped_early") is True
+    if not records:
+        raise InputError.of("service.total_budget", "enough for one round", config.service.total_budget)
+    done = Run(config, records, place.weights(), out, early, agreed=place.agreed_plan(config))
     show_run(done, json, "metrics.jsonl, model.safetensors, ledger.sqlite, training.png and more")
 
 

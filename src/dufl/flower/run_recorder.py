@@ -199,9 +199,11 @@ class RunRecorder:
         agreed, records = self._directory.agreed_plan(self._config), self._records
         if self._endless:
             records = self._directory.records()
+        if not records:
+            return  # the budget pays for no round
         early = self._endless and len(records) != self._config.total_rounds
         run = Run(self._config, records, weights, self._directory.folder, early, agreed=agreed)
-        self._directory.finish(weights, run.summary() if records else {"rounds": 0, "stopped_early": early})
+        self._directory.finish(weights, run.summary())
 
 
 def _costs_of(game: Game, records: Sequence[Record]) -> Costs:

@@ -216,8 +216,7 @@ class ServerStore:
                         forget(results, round - last)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._results
-            text = f"{path} must be undamaged: line {number}: {error!r}"
-            raise InputError(text, field=str(path)) from None
+            raise InputError(f"{path} must be undamaged: {error!r}", field=str(path)) from None
         return results
 
     @property

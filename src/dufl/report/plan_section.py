@@ -72,7 +72,13 @@ def _texts(planning: Planning) -> list[str]:
         texts.append(losses)
     if not planning.followers:
         texts.insert(0, "No run on this page follows the server's plan. For this federation it is:")
-    if planning.replanned:
+    if planning.endless:
+        texts.append(
+            f"This is a service: server and clients agree on a plan for {plan.game.num_rounds:,} rounds, run "
+            f"the first of them, and plan again; last from round {planning.replanned:,} on. Shown is what a "
+            "first plan would be with the last offer."
+        )
+    elif planning.replanned:
         texts.append(
             f"The federation planned again when clients joined or left, last from round "
             f"{planning.replanned:,} on. The first plan is shown."
@@ -189,7 +195,7 @@ def _tracking_tables(planning: Planning) -> list[Table]:
 def _planned_and_measured(planning: Planning, name: str) -> list[Table]:
     """One table for the plan: planned beside the mean of all runs that follow it."""
     groups = planning.followers
-    if not groups:
+    if not groups or planning.endless:
         return []
     runs, rounds = sum(len(group.runs) for group in groups), min(group.rounds for group in groups)
     mean = f"; measured values are the mean of {runs} runs" if runs > 1 else ""

@@ -38,6 +38,11 @@ class Planning:
     replanned: int = 0
 
     @property
+    def endless(self) -> bool:
+        """Whether it is a service, which makes one plan after the other: this one is of a first window."""
+        return self.groups[0].config.game.horizon == "endless"
+
+    @property
     def followers(self) -> list[Group]:
         """The groups that follow the plan."""
         return [group for group in self.groups if group.policy == "dufl"]
@@ -50,14 +55,14 @@ class Planning:
     @property
     def outcomes(self) -> list[tuple[float, Outcome]]:
         """Payment per round, and what was predicted and measured, of every run that follows the plan."""
-        runs = [run for group in self.followers for run in group.runs]
+        runs = [run for group in self.followers for run in group.runs if not self.endless]
         known = [(run, outcome_of(self.plan, run.records)) for run in runs]
         return [(sum(r.payment for r in run.records) / len(run.records), o) for run, o in known if o]
 
     @cached_property
     def tracked(self) -> list[tuple[Run, Tracking]]:
         """The runs that follow the plan, with what was predicted and measured round by round."""
-        if self.replanned:
+        if self.replanned or self.endless:
             return []
         runs = [run for group in self.followers for run in group.runs]
         known = [(run, tracking_of(self.plan, run.records)) for run in runs]
@@ -74,7 +79,9 @@ class Planning:
         return any(is_negotiated(stored) for group in self.groups for stored in group.every)
 
     def followed_by(self, group: Group) -> Plan | None:
-        """The plan that a group of these follows; none if its policy is a user's own."""
+        """The plan that a group of these follows; none if its policy is a user's own, or if it has many."""
+        if self.endless:
+            return None
         if group.policy == "static":
             return _stored_plan(group.every) or no_update(self.plan.game)
         return self.plan if group.policy == "dufl" else None
@@ -120,8 +127,8 @@ def _planning(groups: list[Group]) -> Planning:
 
 def _solved(experiment: Experiment) -> Plan:
     """The plan that nobody followed; without a law to plan with, the one that pays nothing."""
-    described = isinstance(experiment.game.loss, DescribedLaw)
-    return no_update(experiment.game) if described else experiment.solve()
+    game = experiment.game.replace(horizon="finite")
+    return no_update(game) if isinstance(game.loss, DescribedLaw) else experiment.solve_game(game)
 
 
 def _stored_plan(runs: Sequence[Stored]) -> Plan | None:
@@ -136,12 +143,13 @@ def _stored_plan(runs: Sequence[Stored]) -> Plan | None:
 
 def _agreed_plan(runs: Sequence[Stored]) -> Plan | None:
     """The clients' equilibrium for what was agreed on Flower, where only the offer is stored."""
-    deals = [(stored, deal) for stored in runs if (deal := _agreed(stored)) and not deal.first_round]
+    known = [(stored.run.experiment, deal) for stored in runs if (deal := _agreed(stored))]
+    deals = [(one, deal) for one, deal in known if not deal.first_round or one.game.horizon == "endless"]
     if not deals:
         return None
-    config, offer = deals[0][0].run.experiment, deals[0][1].offer
+    config, offer = deals[0][0], deals[0][1].offer
     plan = equilibrium(
-        config.game,
+        config.game.replace(horizon="finite"),
         payment=offer.payment,
         conservation_rate=offer.conservation_rate,
         competition=config.leader.competition,
