@@ -1,4 +1,4 @@
-"""The tables of docs/flower.md that no command of DUFL prints.
+"""The tables of docs/security.md and docs/payments.md that no command of DUFL prints.
 
 python docs/flower_tables.py payments   what a client is paid on average if only some clients are selected
 python docs/flower_tables.py volumes    what volumes reveal, and what a grid costs; takes some minutes

@@ -14,9 +14,10 @@ from flwr.serverapp.strategy import FedAvg
 from dufl.errors import InputError
 from dufl.experiment.train import train
 from dufl.flower import messages
+from dufl.flower.in_process import Answer, is_training
 from dufl.game.plan import solve
 from dufl.learning.algorithm import LocalPenalty
-from flower_grid import SMALL, Answer, Run, in_cents, is_training
+from flower_grid import SMALL, Run, in_cents
 from loading import load
 
 TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]", "clients.initial_volume=300")

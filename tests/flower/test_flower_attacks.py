@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 
 from dufl.errors import DuflError, InputError
 from dufl.flower import messages, nodes
+from dufl.flower.in_process import Answer, Meddle, is_training
 from dufl.flower.ledger import Entry
 from dufl.flower.messages import OpenQueries, Query
 from dufl.flower.verification import impossible_commitments
@@ -18,7 +19,7 @@ from dufl.game.client import best_response
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Offer
 from dufl.game.population import Clients
-from flower_grid import Answer, Meddle, Run, is_training
+from flower_grid import Run
 
 CHEAT = 1
 FIVE = ("clients.count=5", "game.num_rounds=4", "training.local_epochs=1")

@@ -15,13 +15,14 @@ from dufl.flower import app, messages
 from dufl.flower.app import make_audit
 from dufl.flower.attacks import ATTACKS
 from dufl.flower.audit import Audit
+from dufl.flower.in_process import Answer, Meddle, is_training
 from dufl.flower.ledger import Entry
 from dufl.flower.run_recorder import RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.parameters import Game
 from dufl.learning.task import Task
 from dufl.report.training_report import write_report
-from flower_grid import Answer, Meddle, Run, is_training
+from flower_grid import Run
 
 CHEAT = 3
 EIGHT = (

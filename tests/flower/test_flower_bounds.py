@@ -12,10 +12,11 @@ from dufl.errors import InputError
 from dufl.experiment.metrics import read_metrics
 from dufl.flower import messages
 from dufl.flower.bounds import bound_updates, update_size
+from dufl.flower.in_process import Answer, is_training
 from dufl.flower.run_recorder import RunRecorder
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.parameters import Game
-from flower_grid import Answer, Run, is_training
+from flower_grid import Run
 
 
 def with_weights(reply: Message, change: Any) -> Message:

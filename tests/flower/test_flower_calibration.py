@@ -14,7 +14,8 @@ from dufl.calibration.stored_runs import calibrate_stored
 from dufl.errors import InputError
 from dufl.experiment.train import Run, train
 from dufl.flower.app import ServerSettings, client_app, server_app
-from flower_grid import SMALL, InProcessGrid
+from dufl.flower.in_process import InProcessGrid
+from flower_grid import SMALL
 from loading import load
 
 LAW = {"floor": 0.1, "volume_weight": 2.0, "staleness_weight": 0.01, "noise": 0.5, "measured_from": 0.4}

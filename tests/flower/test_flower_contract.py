@@ -14,11 +14,11 @@ import dufl
 from dufl.data.samples import Samples
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile
+from dufl.flower.in_process import Answer, InProcessGrid, Meddle, is_training
 from dufl.flower.messages import from_arrays, to_arrays
 from dufl.flower.run_identity import IfFinished
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
-from flower_grid import Answer, InProcessGrid, Meddle, is_training
 
 CLIENTS, ROUNDS, SAMPLES = 4, 4, 20  # a mean of four is exact in any order
 GAME = dufl.Game(clients=dufl.Clients.draw(CLIENTS, initial_volume=float(SAMPLES)), num_rounds=ROUNDS)

@@ -17,8 +17,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from dufl.errors import InputError
 from dufl.flower import messages
 from dufl.flower.client_mod import DataUpdateMod
+from dufl.flower.in_process import cloudpickle
 from dufl.flower.ledger import Ledger
-from flower_grid import Run, cloudpickle
+from flower_grid import Run
 from flower_processes import EXAMPLES, flower_home, run
 
 EXAMPLE = EXAMPLES / "flower-pytorch"

@@ -12,7 +12,8 @@ from flwr.app import Message
 from dufl.errors import DuflError, InputError
 from dufl.experiment.train import train
 from dufl.flower import messages, nodes
-from flower_grid import SMALL, Answer, Run, in_cents, is_training
+from dufl.flower.in_process import Answer, is_training
+from flower_grid import SMALL, Run, in_cents
 from loading import load
 
 

@@ -15,10 +15,11 @@ from dufl.errors import InputError
 from dufl.flower import messages
 from dufl.flower.app import ServerSettings, server_app
 from dufl.flower.app import client_app as own_client_app
+from dufl.flower.in_process import Answer, InProcessGrid, is_training
 from dufl.flower.messages import from_arrays, to_arrays
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
-from flower_grid import SMALL, Answer, InProcessGrid, Run, is_training
+from flower_grid import SMALL, Run
 from loading import load
 
 

@@ -13,12 +13,13 @@ from dufl.errors import InputError
 from dufl.flower import messages
 from dufl.flower.client_store import privacy_options
 from dufl.flower.disclosure import MAX_PLANS, on_grid
+from dufl.flower.in_process import Answer, is_training
 from dufl.flower.messages import Commitment, Query
 from dufl.flower.verification import coarse_grids, impossible_commitments
 from dufl.game.client import best_response
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Offer
-from flower_grid import Answer, Run, is_training
+from flower_grid import Run
 
 MANY = (*FIVE, "clients.initial_volume=300", "game.payment_range=[0,200]", "game.num_rounds=6")
 TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")

@@ -9,7 +9,8 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 from dufl.flower import messages
-from flower_grid import Answer, Run, is_training
+from dufl.flower.in_process import Answer, is_training
+from flower_grid import Run
 
 Spoil = Callable[[Message], None]
 

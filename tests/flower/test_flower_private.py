@@ -13,7 +13,8 @@ import pytest
 from flwr.app import Message
 
 from dufl import Clients
-from flower_grid import Answer, Run
+from dufl.flower.in_process import Answer
+from flower_grid import Run
 from flower_processes import BIN, EXAMPLES, flower_home, run, script
 
 

@@ -11,8 +11,9 @@ from flwr.app import Context, Message, RecordDict
 from dufl.experiment.run_directory import read_metrics
 from dufl.flower import messages
 from dufl.flower.app import ServerSettings, client_app, server_app
+from dufl.flower.in_process import Answer, InProcessGrid, Meddle, is_training
 from dufl.flower.server_store import ServerStore
-from flower_grid import SMALL, Answer, InProcessGrid, Meddle, Run, is_training
+from flower_grid import SMALL, Run
 from loading import load
 
 

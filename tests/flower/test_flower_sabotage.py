@@ -12,11 +12,12 @@ from test_flower_attacks import CHEAT, FIVE, committing, of_the_cheat, record
 from dufl.errors import DuflError
 from dufl.flower import messages
 from dufl.flower.deal import Deal
+from dufl.flower.in_process import Answer, Meddle
 from dufl.flower.masking import mask_keys
 from dufl.flower.messages import Query
 from dufl.flower.verification import distrusted
 from dufl.game.plan import solve
-from flower_grid import Answer, Meddle, Run, in_cents
+from flower_grid import Run, in_cents
 
 OTHERS = {0, 2, 3, 4}
 

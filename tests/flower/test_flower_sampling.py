@@ -17,6 +17,7 @@ import dufl
 from dufl.flower.algorithm_strategy import AlgorithmStrategy
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile
+from dufl.flower.in_process import Answer, InProcessGrid, Meddle, is_training
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.ledger_tables import ledger_summary
 from dufl.flower.messages import from_arrays, round_of, to_arrays
@@ -25,7 +26,6 @@ from dufl.flower.server_store import Round
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
 from dufl.learning.settings import Training
-from flower_grid import Answer, InProcessGrid, Meddle, is_training
 
 ROUNDS, PAYMENT = 80, 10.0
 UNEQUAL, EQUAL = (10, 20, 30, 40, 50, 30), (30,) * 6

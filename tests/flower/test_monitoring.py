@@ -18,13 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from dufl.errors import InputError
 from dufl.flower import messages
 from dufl.flower.app import deployed_server
+from dufl.flower.in_process import Answer, is_training
 from dufl.flower.ledger import Claim, Ledger, Score
 from dufl.flower.ledger_tables import accounts
 from dufl.flower.messages import round_of
 from dufl.flower.monitoring import JsonLog, json_log
 from dufl.flower.prometheus import PrometheusExporter
 from dufl.flower.server_store import Round
-from flower_grid import SMALL, Answer, Run, is_training
+from flower_grid import SMALL, Run
 from loading import load
 
 Samples = dict[tuple[str, str], float]
@@ -239,7 +240,10 @@ def test_a_log_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -
     assert caught.value.field == "log"
 
 
-def test_a_log_may_be_rotated(tmp_path: Path, watched: tuple[Run, list[Samples], Path]) -> None:
+def test_a_log_may_be_rotated(
+    tmp_path: Path, watched: tuple[Run, list[Samples], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)  # pytest-xdist cannot send surrogates
     with JsonLog(tmp_path) as log:
         log(watched[0].rounds[0])
         (tmp_path / "log.jsonl").rename(tmp_path / "log.jsonl.1")

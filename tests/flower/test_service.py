@@ -11,10 +11,10 @@ from dufl.data.durable import DurableBuffer
 from dufl.errors import InputError
 from dufl.experiment.service import Unit
 from dufl.flower import messages, nodes, strategy
+from dufl.flower.in_process import Answer, is_training
 from dufl.flower.messages import from_arrays
 from dufl.flower.server_store import Round, ServerStore
 from dufl.flower.service import Budget, Schedule
-from flower_grid import Answer, is_training
 from flower_service import ServiceRun, make_app, service_game
 
 

@@ -15,10 +15,10 @@ from dufl.experiment.run_directory import read_metrics
 from dufl.experiment.train import Run
 from dufl.flower import nodes
 from dufl.flower.app import Runtime, ServerSettings, check_on_flower, client_app, server_app
+from dufl.flower.in_process import Answer, InProcessGrid, Meddle, is_training
 from dufl.flower.run_recorder import Costs
 from dufl.game.utility import cost_of_rounds
 from dufl.report.training_report import write_report
-from flower_grid import Answer, InProcessGrid, Meddle, is_training
 from loading import load
 
 SERVICE = (

@@ -24,10 +24,10 @@ import service_process
 from dufl.data.durable import DurableBuffer
 from dufl.experiment.service import Unit
 from dufl.flower import nodes
+from dufl.flower.in_process import Answer, is_training
 from dufl.flower.ledger import Claim, Entry, Ledger
 from dufl.flower.payment import NO_REPLY
 from dufl.flower.server_store import Round, ServerStore
-from flower_grid import Answer, is_training
 from flower_service import ServiceGrid, ServiceRun, make_app, service_game
 
 PER_ROUND = 4.5  # what the budget has for a round; clients are offered 5 and spend it before the last round

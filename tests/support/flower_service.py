@@ -17,11 +17,11 @@ import dufl
 from dufl.data.samples import Samples
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile
+from dufl.flower.in_process import InProcessGrid, Meddle
 from dufl.flower.ledger import Entry, Ledger
 from dufl.flower.messages import from_arrays, round_of, to_arrays
 from dufl.flower.server_store import Round
 from dufl.flower.strategy import DataUpdateStrategy
-from flower_grid import InProcessGrid, Meddle
 
 SAMPLES = 40  # that a client begins with
 

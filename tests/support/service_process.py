@@ -13,8 +13,8 @@ from pathlib import Path
 from flwr.app import Message
 
 from dufl.flower import nodes
+from dufl.flower.in_process import Answer
 from dufl.flower.server_store import Round, ServerStore
-from flower_grid import Answer
 from flower_service import ServiceGrid, ServiceRun, make_app, service_game
 
 CLIENTS, MOST, EVERY = 4, 8, 5

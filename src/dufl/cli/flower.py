@@ -1,6 +1,8 @@
 """`dufl flower`: plans and training on Flower."""
 
 import shlex
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,11 @@ RunFolder = Annotated[
 Negotiate = Annotated[
     bool,
     typer.Option("--negotiate", help="Negotiate the plan; the clients keep their costs private."),
+]
+
+Attacks = Annotated[
+    str | None,
+    typer.Option("--attacks", metavar="NAMES", help="The attacks, separated by commas.", show_default="all"),
 ]
 
 
@@ -176,12 +183,7 @@ def rehearse(
 def attack(
     file: File = None,
     changes: Changes = None,
-    attacks: Annotated[
-        str | None,
-        typer.Option(
-            "--attacks", metavar="NAMES", help="The attacks, separated by commas.", show_default="all"
-        ),
-    ] = None,
+    attacks: Attacks = None,
     cheats: Annotated[int, typer.Option(min=1, max=10_000, help="The number of clients that cheat.")] = 1,
     runs: Annotated[int, typer.Option(min=1, max=100_000, help="The number of runs of each attack.")] = 10,
     rounds: Annotated[
@@ -201,9 +203,7 @@ def attack(
     from dufl.flower.attacks import ATTACKS, attack_table, run_attack, summary
 
     config = Experiment.from_toml(file, parse_changes(changes))
-    names = list(ATTACKS) if attacks is None else [name.strip() for name in attacks.split(",")]
-    if unknown := [name for name in names if name not in ATTACKS]:
-        raise InputError.of("--attacks", f"some of {', '.join(ATTACKS)}", unknown[0])
+    names = _chosen(attacks, ATTACKS)
     if cheats >= config.game.clients.size:
         raise InputError.of("--cheats", f"< {config.game.clients.size}, the number of clients", cheats)
     dataset = config.data.load()
@@ -220,3 +220,41 @@ def attack(
         typer.echo(to_json(results), nl=False)
         return
     console().print(attack_table(results))
+
+
+@app.command("attack-protocol")
+def attack_protocol(
+    file: File = None, changes: Changes = None, attacks: Attacks = None, json: Json = False
+) -> None:
+    """Let a client cheat in its messages, and show what it is paid and what the server does.
+
+    Client 1 cheats. Server and clients exchange Flower's messages in one process, and negotiate the plan.
+    """
+    from dufl.cli.common import progress_bar
+    from dufl.experiment.config import Experiment
+    from dufl.experiment.files import to_json
+
+    needs_flower()
+    from dufl.flower.protocol_attacks import PROTOCOL_ATTACKS, protocol_table, run_protocol_attack
+
+    config = Experiment.from_toml(file, parse_changes(changes))
+    names = _chosen(attacks, PROTOCOL_ATTACKS)
+    outcomes = []
+    with progress_bar() as begin:
+        advance = begin("attacks")
+        for i, name in enumerate(names):
+            outcomes.append(run_protocol_attack(config, name))
+            advance((i + 1) / len(names))
+    if json:
+        typer.echo(to_json([asdict(outcome) for outcome in outcomes]), nl=False)
+        return
+    console().print(protocol_table(outcomes))
+
+
+def _chosen(names: str | None, attacks: Iterable[str]) -> list[str]:
+    """The attacks that a user named."""
+    known = list(attacks)
+    chosen = known if names is None else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in chosen if name not in known]:
+        raise InputError.of("--attacks", f"some of {', '.join(known)}", unknown[0])
+    return chosen

@@ -7,7 +7,7 @@ client of the roster does not reply, the sum is noise; the server sends a new qu
 another id, for which all masks are new.
 
 A server that forwards public keys faithfully learns sums alone. The masks do not protect against a server
-that invents clients or distributes keys of its own; see docs/flower.md.
+that invents clients or distributes keys of its own; see docs/security.md.
 
 If a sum cannot be right, clients reveal the keys of the masks of one query, and the server removes the masks
 of each answer. A key belongs to one pair and one query, and says nothing about the secret of the pair.

@@ -134,7 +134,8 @@ def impossible_commitments(
             continue
         planned = np.array(volumes, np.float64)
         if not is_best_response([announcement], [planned], bounds, fitting_slack(client, grids)):
-            reasons[client] = f"its commitment is a best response for no costs: {list(volumes)!r:.60}"
+            shown = ", ".join(map(str, volumes[:4])) + (", …" if len(volumes) > 4 else "")
+            reasons[client] = f"its commitment is a best response for no costs: {shown} samples"
     return reasons
 
 
