@@ -197,7 +197,7 @@ def test_killed_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("dufl.flower.server_store.RunRecorder.finish", killed)
+        patch.setattr("dufl.flower.run_recorder.RunRecorder.finish", killed)
         with pytest.raises(KilledError):
             own_app(tmp_path)
     assert not (tmp_path / "run" / "summary.json").exists()

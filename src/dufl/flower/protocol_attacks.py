@@ -6,7 +6,8 @@ One client changes what DUFL's own app sends, in a run with real apps and messag
 import copy
 import logging
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,6 @@ def run_protocol_attack(config: Experiment, attack: str) -> ProtocolOutcome:
     """
     if attack not in PROTOCOL_ATTACKS:
         raise InputError.of("attack", f"one of {', '.join(PROTOCOL_ATTACKS)}", attack)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -159,16 +159,27 @@ def run_protocol_attack(config: Experiment, attack: str) -> ProtocolOutcome:
         strategy, arrays = make_strategy(
             runtime, folder / "run", negotiate=True, on_round_end=rounds.append, arrival_timeout=WAIT
         )
-        waited, nodes.POLL = nodes.POLL, 0.1
-        try:
+        with _quiet():
             strategy.start(grid, arrays, num_rounds=config.game.num_rounds, evaluate_fn=evaluation(runtime))
-        finally:
-            nodes.POLL = waited
         with Ledger(folder / "run" / "ledger.sqlite") as ledger:
             entries, total = ledger.entries(), ledger.total()
     owed = sum(entry.owed + entry.released for entry in entries if entry.client == CHEAT)
     accuracy = float(rounds[-1].metrics["accuracy"])
     return ProtocolOutcome(attack, accuracy, owed / total if total else 0.0, len(rounds), _response(rounds))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Flower's log, and without long waits for clients that do not register."""
+    logger = logging.getLogger("flwr")
+    level, poll = logger.level, nodes.POLL
+    logger.setLevel(logging.CRITICAL)
+    nodes.POLL = 0.1
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        nodes.POLL = poll
 
 
 def _response(rounds: Sequence[Round]) -> str:
