@@ -5,6 +5,7 @@ ClientProfile       what only the client itself knows
 stream_of           simulated streams that draw from a PyTorch dataset
 DataUpdateStrategy  negotiates, runs any strategy, pays
 Ledger              what each client is owed
+Audit               whose updates bring nothing
 JsonLog             an observer that logs every round as JSON lines
 PrometheusExporter  an observer that serves metrics for Prometheus
 """
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dufl.flower.audit import Audit
     from dufl.flower.client_mod import DataUpdateMod, stream_of
     from dufl.flower.client_store import ClientProfile
     from dufl.flower.ledger import Ledger
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dufl.flower.strategy import DataUpdateStrategy
 
 _HOMES = {
+    "Audit": "dufl.flower.audit",
     "ClientProfile": "dufl.flower.client_store",
     "DataUpdateMod": "dufl.flower.client_mod",
     "DataUpdateStrategy": "dufl.flower.strategy",
@@ -30,6 +33,7 @@ _HOMES = {
     "stream_of": "dufl.flower.client_mod",
 }
 __all__ = [
+    "Audit",
     "ClientProfile",
     "DataUpdateMod",
     "DataUpdateStrategy",
