@@ -7,14 +7,13 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import cloudpickle
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
-from ray import cloudpickle as ray_cloudpickle
 
-cloudpickle: Any = ray_cloudpickle  # Flower pickles apps with it
 Answer = Callable[[], Message]
 Meddle = Callable[[int, Message, Answer], Message | None]
 
