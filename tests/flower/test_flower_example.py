@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
@@ -17,7 +18,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from dufl.errors import InputError
 from dufl.flower import messages
 from dufl.flower.client_mod import DataUpdateMod
-from dufl.flower.in_process import cloudpickle
 from dufl.flower.ledger import Ledger
 from flower_grid import Run
 from flower_processes import EXAMPLES, flower_home, run
