@@ -29,7 +29,7 @@ def main() -> None:
     def on_round_end(round: Round) -> None:
         run.rounds.clear()  # the benchmark itself keeps nothing
         times.append(time.perf_counter())
-        if round.round + 1 in (ROUNDS // 2, ROUNDS):
+        if tracemalloc.is_tracing() and round.round + 1 in (ROUNDS // 2, ROUNDS):
             gc.collect()
             memory[round.round + 1] = tracemalloc.get_traced_memory()[0]
 
