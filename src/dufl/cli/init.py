@@ -25,6 +25,7 @@ staleness_weight = 1e-2      # κ3   learning_rate (η <= 1/(2β)), which determ
 payment_range = [0, 500]     # R per round
 conservation_range = [0, 1]  # θ
 # trim_start = true          # a client may begin with less than its initial volume
+# participation = "voluntary"  # clients whose utility is below their reservation stay away
 
 [clients]
 count = 15
@@ -34,11 +35,14 @@ initial_volume = 1000                              # D(0), samples
 collection_cost = { low = 1e-4, high = 1e-3 }      # α, money per squared sample collected
 training_cost = { low = 5e-6, high = 5e-5 }        # β, money per squared sample held
 # initial_staleness = 1.0    # S(0) in rounds; above 1 to plan again during a run
-# capacity = 5000            # maximum number of samples in a buffer; a plan that needs more is an error
+# capacity = 5000            # maximum number of samples in a buffer; default: no limit
+# collection_price = 0.01    # linear parts of the costs: money per sample collected,
+# training_price = 0.001     # and per sample held in a round
+# reservation = 0.0          # utility below which a client stays away if participation = "voluntary"
 seed = 0
 # file = "clients.csv"       # replaces all of the above: one line per client, with the columns
 #                            # initial_volume, collection_cost, training_cost
-#                            # [, initial_staleness, capacity]
+#                            # [, initial_staleness, capacity, collection_price, training_price, reservation]
 
 [leader]
 method = "stackelberg"      # or "algorithm1", the paper's loop

@@ -44,6 +44,7 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "clients.collection_cost": ("α", "alpha"),
     "clients.training_cost": ("β", "beta"),
     "clients.initial_staleness": ("S", "S0", "staleness"),
+    "clients.capacity": ("", "storage", "buffer_size"),
     "leader.method": ("", "leader"),
     "data.dirichlet_alpha": ("", "skew", "heterogeneity"),
     "training.proximal_mu": ("μ", "mu", "proximal_weight"),
@@ -51,7 +52,7 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "training.learning_rate": ("η", "eta", "lr"),
     "training.local_epochs": ("E", "epochs", "num_epochs"),
     "training.batch_size": ("B", "batch", "batchsize"),
-    "training.fraction_train": ("C", "participation", "fraction_fit", "client_fraction"),
+    "training.fraction_train": ("C", "fraction_fit", "client_fraction"),
     "training.client_dropout": ("", "dropout"),
 }
 

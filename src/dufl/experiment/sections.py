@@ -65,6 +65,9 @@ class ClientsSection(Inputs):
     training_cost: Column = PAPER_TRAINING_COST
     initial_staleness: Column = 1.0
     capacity: Column = None
+    collection_price: Column = 0.0
+    training_price: Column = 0.0
+    reservation: Column = 0.0
     seed: Seed = 0
     file: str | None = None
 

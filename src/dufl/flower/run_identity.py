@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import Strategy
 from dufl.errors import InputError, shown
 from dufl.experiment.config import law_table
 from dufl.experiment.files import from_json, to_json, write_text
+from dufl.game.clients_file import COLUMNS
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
 
@@ -31,7 +32,6 @@ FILE = "run.json"
 IfFinished = Literal["error", "new", "return"]
 Facts = Mapping[str, Any]
 _LONGEST = 100  # numbers in a list; of longer ones, a hash is stored
-_COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
 
 
 def identify(folder: Path, facts: Facts) -> str:
@@ -130,7 +130,7 @@ def _game_facts(game: Game) -> dict[str, Any]:
     names = [name for name in type(game).model_fields if name not in ("clients", "loss")]
     facts = {f"game.{name}": _plain(getattr(game, name)) for name in names}
     facts["game.loss"] = None if game.loss is None else _plain(law_table(game.loss))
-    return facts | {f"clients.{name}": _plain(getattr(game.clients, name)) for name in _COLUMNS}
+    return facts | {f"clients.{name}": _plain(getattr(game.clients, name)) for name in COLUMNS}
 
 
 def _strategy_facts(strategy: Strategy, name: str) -> dict[str, Any]:

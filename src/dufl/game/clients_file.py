@@ -2,20 +2,25 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dufl.errors import InputError
 
-COLUMNS = ("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity")
+COLUMNS = (
+    *("initial_volume", "collection_cost", "training_cost", "initial_staleness", "capacity"),
+    *("collection_price", "training_price", "reservation"),
+)
 _REQUIRED = COLUMNS[:3]
+_ZERO = COLUMNS[5:]  # 0 by default; not written if they are 0 for all clients
 
 
-def write_columns(columns: Sequence[Sequence[float]]) -> str:
+def write_columns(columns: Mapping[str, Sequence[float]]) -> str:
     """The text of the file, with numbers in full precision; an infinite capacity is an empty cell."""
-    lines = [",".join(COLUMNS)]
-    for row in zip(*columns, strict=True):
+    names = [name for name in COLUMNS if name not in _ZERO or any(columns[name])]
+    lines = [",".join(names)]
+    for row in zip(*(columns[name] for name in names), strict=True):
         lines.append(",".join("" if value == math.inf else repr(value) for value in row))
     return "\n".join(lines) + "\n"
 

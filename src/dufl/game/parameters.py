@@ -11,6 +11,7 @@ from dufl.inputs import Inputs, Interval, NonNegative, Positive, Share, Whole, m
 
 Competition = Literal["mean-field", "nash"]
 Horizon = Literal["finite", "endless"]
+Participation = Literal["mandatory", "voluntary"]
 Rounds = Annotated[
     Whole, must_be(">= 2", lambda v: v >= 2), must_be("100,000 at most", lambda v: v <= 100_000)
 ]
@@ -57,6 +58,8 @@ class Game(Inputs):
         trim_start: whether a client may begin with less than its initial volume. Then D_k(0) is its choice
             too, and nobody has to carry a first buffer that is too large for the offer. None means no,
             except for plans with a budget or an accuracy.
+        participation: "mandatory", as in the paper, or "voluntary": a client whose utility would be below its
+            `reservation` stays away. It is not paid, holds nothing for the server, and does not count in N.
         loss: the loss law ℓ(N/D, S): a `PowerLaw`, or a function of (N/D, S). None is the paper's bound, with
             the weights above.
 
@@ -80,6 +83,7 @@ class Game(Inputs):
     payment_range: PaymentRange = (0.0, 500.0)
     conservation_range: ConservationRange = (0.0, 1.0)
     trim_start: bool | None = None
+    participation: Participation = "mandatory"
     loss: Annotated[Any, BeforeValidator(checked_law)] = None
 
     @property

@@ -25,7 +25,7 @@ from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, check_capacity
 from dufl.game.population import Clients
-from dufl.game.utility import client_utility
+from dufl.game.utility import client_cost, client_utility
 from dufl.inputs import LARGEST
 
 EXACT = 5000  # clients up to which everything is exact, and clients that are watched if there are more
@@ -203,5 +203,4 @@ def _spending(plan: Plan) -> float:
     """What all clients spend over all rounds: a payment of this size pays for it."""
     clients = plan.game.clients
     held, collected = plan.trajectories_of(clients)
-    spent = clients.collection_cost * collected**2 + clients.training_cost * held**2
-    return float((spent * clients.multiplicity).sum())
+    return float((client_cost(clients, held, collected) * clients.multiplicity).sum())

@@ -1,6 +1,6 @@
 """The clients of a federation: the initial volume and the costs of each.
 
-A population consists of five vectors over clients. They come from numbers, lists, seeded distributions
+A population consists of vectors over clients. They come from numbers, lists, seeded distributions
 or a CSV file, and are validated together.
 """
 
@@ -28,6 +28,9 @@ _RULES: dict[str, tuple[str, Callable[[Vector], Any]]] = {
     "training_cost": (">= 0", lambda v: v >= 0),
     "initial_staleness": (">= 1", lambda v: v >= 1),
     "capacity": ("> 0", lambda v: v > 0),
+    "collection_price": (">= 0", lambda v: v >= 0),
+    "training_price": (">= 0", lambda v: v >= 0),
+    "reservation": ("a number", lambda v: v == v),
 }
 
 
@@ -81,7 +84,10 @@ class Clients:
         collection_cost: α_k, money per squared sample collected in a round.
         training_cost: β_k, money per squared sample trained on in a round.
         initial_staleness: S_k(0); 1 at the start, more when planning again during training.
-        capacity: the largest number of samples in the buffer; infinite if there is no limit.
+        capacity: C_k, the largest number of samples in the buffer; infinite if there is no limit.
+        collection_price: the linear part of the cost of collection, money per sample.
+        training_price: the linear part of the cost of training, money per sample held in a round.
+        reservation: the utility below which the client stays away, if participation is voluntary.
         multiplicity: the number of similar clients that each entry represents; 1 except in a compressed
             population.
         recipe: the arguments of `Clients.draw`, if the clients were drawn; None otherwise.
@@ -95,6 +101,9 @@ class Clients:
     training_cost: Vector
     initial_staleness: Vector
     capacity: Vector
+    collection_price: Vector
+    training_price: Vector
+    reservation: Vector
     multiplicity: Vector
     recipe: Mapping[str, Any] | None
 
@@ -105,12 +114,18 @@ class Clients:
         training_cost: Values,
         initial_staleness: Values = 1.0,
         capacity: Values = math.inf,
+        collection_price: Values = 0.0,
+        training_price: Values = 0.0,
+        reservation: Values = 0.0,
         *,
         count: int | None = None,
         multiplicity: Values = 1.0,
         allow_empty: bool = False,
     ) -> None:
-        given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
+        given = (
+            *(initial_volume, collection_cost, training_cost, initial_staleness, capacity),
+            *(collection_price, training_price, reservation),
+        )
         columns = {name: _vector(name, v) for name, v in zip(COLUMNS, given, strict=True)}
         held = columns["initial_volume"]
         columns["initial_volume"] = np.where((held > 0) & (held < SMALLEST_VOLUME), 0.0, held)
@@ -145,11 +160,14 @@ class Clients:
         training_cost: Values | Distribution = PAPER_TRAINING_COST,
         initial_staleness: Values | Distribution = 1.0,
         capacity: Values | Distribution = math.inf,
+        collection_price: Values | Distribution = 0.0,
+        training_price: Values | Distribution = 0.0,
+        reservation: Values | Distribution = 0.0,
     ) -> "Clients":
         """Clients drawn from distributions; by default the paper's.
 
         One generator draws the columns one after the other: collection costs, training costs,
-        initial volumes, initial staleness, capacities.
+        initial volumes, initial staleness, capacities, prices of collection and training, reservations.
         """
         if not 1 <= count <= MOST_CLIENTS:
             raise InputError.of("count", f"from 1 to {MOST_CLIENTS:,}", count)
@@ -159,9 +177,10 @@ class Clients:
             return values.draw(generator, count) if isinstance(values, Distribution) else values
 
         collecting, training = column(collection_cost), column(training_cost)
-        columns = (column(initial_volume), collecting, training)
-        clients = cls(*columns, column(initial_staleness), column(capacity), count=count)
-        given = (initial_volume, collection_cost, training_cost, initial_staleness, capacity)
+        columns = [column(initial_volume), collecting, training]
+        others = (initial_staleness, capacity, collection_price, training_price, reservation)
+        clients = cls(*columns, *(column(values) for values in others), count=count)
+        given = (initial_volume, collection_cost, training_cost, *others)
         recipe = {"count": count, "seed": seed, **dict(zip(COLUMNS, given, strict=True))}
         object.__setattr__(clients, "recipe", recipe)
         return clients
@@ -196,7 +215,7 @@ class Clients:
 
     def to_csv(self) -> str:
         """The clients as the text of a CSV file that `from_csv` reads back exactly."""
-        return write_columns([getattr(self, name).tolist() for name in COLUMNS])
+        return write_columns({name: getattr(self, name).tolist() for name in COLUMNS})
 
     def __repr__(self) -> str:
         return f"Clients(size={self.size})"
@@ -262,11 +281,12 @@ def _check(name: str, values: Vector) -> None:
     finite = np.isfinite(values) if name != "capacity" else ~np.isnan(values)
     largest = float(MOST) if name == "initial_staleness" else LARGEST  # a number of rounds
     smallest = 1 / LARGEST if name == "collection_cost" else 0.0  # prices are divided by it
-    sized = (values >= smallest) & ((values <= largest) | np.isinf(values))
+    least = -largest if name == "reservation" else smallest
+    sized = (values >= least) & ((values <= largest) | np.isinf(values))
     for rule, fine in (
         ("a finite number", finite),
         (sign, holds(values)),
-        (f"from {smallest:g} to {largest:g}", sized),
+        (f"from {least:g} to {largest:g}", sized),
     ):
         if not fine.all():
             k = int(np.argmin(fine))

@@ -1,7 +1,8 @@
 """The value of a plan to a client, to the server and to the model. Nothing is optimized here.
 
     payment to a client   P_k(t) = R·D_k(t)/φ(t)
-    cost of a client      C_k(t) = α_k·Δ_k(t)² + β_k·D_k(t)²
+    cost of a client      C_k(t) = α_k·Δ_k(t)² + β_k·D_k(t)²    in the paper
+                                   + a_k·Δ_k(t) + b_k·D_k(t)    if samples have prices a_k and b_k
     utility of a client   U_k = Σ_t [P_k(t) − C_k(t)]
     cost of the server    U = Σ_t [γ·R + (1−γ)·κ1^{T−1−t}·ℓ(N/φ(t), S(t))]
                           with the paper's bound   ℓ(N/φ, S) = κ2·ψ²·N/φ + κ3·σ²·S   or another loss law
@@ -50,8 +51,9 @@ def client_payment(payment: float, volume: Array, total_volume: Array) -> Array:
 
 
 def client_cost(clients: Clients, volume: Array, collection: Array) -> Array:
-    """C_k(t): costs are quadratic in the number of collected and of held samples."""
-    return clients.collection_cost * collection**2 + clients.training_cost * volume**2
+    """C_k(t): a price per sample and a quadratic part, for collected and for held samples."""
+    quadratic = clients.collection_cost * collection**2 + clients.training_cost * volume**2
+    return quadratic + (clients.collection_price * collection + clients.training_price * volume)
 
 
 def client_utility(
