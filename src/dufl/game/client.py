@@ -26,20 +26,28 @@ be freed: in that problem D(0) is a collection without a cost, whose matrix Q⁻
 
 If a client sees its own influence on the total, its marginal price falls with its own volume,
 p(t) − slope(t)·D(t): the same problem with 2β + slope(t) in place of 2β.
+
+The paper's client has costs that are pure squares, and unlimited storage. Beyond it, a client may also pay a
+price for every sample that it collects or holds, and a capacity may limit what it holds, D(t) ≤ C. `sweeps`
+says how these are solved. Clients without them respond with the same bits as without this extension.
 """
 
-import numba
+import math
+
 import numpy as np
 import numpy.typing as npt
 
-from dufl.errors import InputError
+from dufl.errors import CapacityError, InputError
 from dufl.game.dynamics import Array, volume
 from dufl.game.population import Clients, Values
+from dufl.game.sweeps import respond
 from dufl.game.threads import in_order
 
-LANES = 16  # clients per block: the innermost loops run over them, as vector instructions
-NEGLIGIBLE = 1e-7  # the relative sensitivity below which more distant rounds are neglected
 NOTHING = np.empty((0, 0))
+_ROWS = (  # of the columns that `sweeps.respond` reads
+    *("initial_volume", "collection_cost", "training_cost"),
+    *("capacity", "collection_price", "training_price", "multiplicity"),
+)
 
 
 def best_response(
@@ -49,6 +57,10 @@ def best_response(
     training_cost: Values,
     conservation_rate: float,
     trim_start: bool = False,
+    *,
+    capacity: Values = math.inf,
+    collection_price: Values = 0.0,
+    training_price: Values = 0.0,
 ) -> tuple[Array, Array]:
     """Each client's optimal volume D_k(t) and collection Δ_k(t) at a given price per sample.
 
@@ -59,6 +71,10 @@ def best_response(
         training_cost: β_k >= 0.
         conservation_rate: θ in [0, 1].
         trim_start: whether a client may begin with less than `initial_volume`.
+        capacity: C_k, the most that a client can hold; at least its initial volume, unless it may begin with
+            less.
+        collection_price: money per sample collected, beside the quadratic cost.
+        training_price: money per sample held in a round, beside the quadratic cost.
 
     Returns:
         `volume` and `collection`, each of shape (rounds, clients).
@@ -68,13 +84,25 @@ def best_response(
     ([0.0, 0.5], [0.5, 0.0])
     >>> best_response([1.0, 1.0], 9.0, 0.5, 0.5, conservation_rate=0.0, trim_start=True)[0].ravel().tolist()
     [1.0, 0.5]
+    >>> best_response([0.0, 1.0, 1.0], 0.0, 0.5, 0.0, 1.0, capacity=1.0)[1].ravel().tolist()
+    [1.0, 0.0, 0.0]
     """
     prices = np.ascontiguousarray(price, dtype=np.float64)
     if prices.ndim != 1 or prices.size < 2 or not np.isfinite(prices).all():
         raise InputError.of("price", "two or more finite numbers, one per round", f"{price!r:.80}")
     if not 0 <= conservation_rate <= 1:
         raise InputError.of("conservation_rate", "in [0, 1]", conservation_rate)
-    clients = Clients(initial_volume, collection_cost, training_cost, allow_empty=True)
+    clients = Clients(
+        initial_volume,
+        collection_cost,
+        training_cost,
+        capacity=capacity,
+        collection_price=collection_price,
+        training_price=training_price,
+        allow_empty=True,
+    )
+    if not trim_start:
+        check_capacity(clients)
     return trajectories(clients, prices, np.zeros_like(prices), conservation_rate, trim_start)
 
 
@@ -131,17 +159,42 @@ def zero_strategy(initial_volume: Array, num_rounds: int, conservation_rate: flo
 
 
 def random_strategy(
-    initial_volume: Array, collection: Array, conservation_rate: float, seed: int = 0
+    initial_volume: Array,
+    collection: Array,
+    conservation_rate: float,
+    seed: int = 0,
+    capacity: npt.ArrayLike = math.inf,
 ) -> tuple[Array, Array]:
     """Collect at random, with the same expected total as `collection`: `volume` and `collection`.
 
-    In every round but the last, a client collects an independent uniform draw from [0, 2·mean].
+    In every round but the last, a client collects an independent uniform draw from [0, 2·mean], or what still
+    fits into its buffer if that is less.
     """
     num_rounds = len(collection)
     mean = collection.sum(axis=0) / (num_rounds - 1)
     drawn = np.random.default_rng(seed).uniform(0.0, 2.0, (num_rounds, collection.shape[1])) * mean
     drawn[-1] = 0.0
-    return volume(initial_volume, drawn, conservation_rate), drawn
+    held = volume(initial_volume, drawn, conservation_rate)
+    if not (held > capacity).any():
+        return held, drawn
+    for t in range(1, num_rounds):
+        kept = conservation_rate * held[t - 1]
+        drawn[t - 1] = np.minimum(drawn[t - 1], np.maximum(capacity - kept, 0.0))
+        held[t] = kept + drawn[t - 1]
+    return held, drawn
+
+
+def check_capacity(clients: Clients) -> None:
+    """Raise `CapacityError` if the initial volume of a client does not fit into its buffer."""
+    fits = clients.initial_volume <= clients.capacity
+    if not fits.all():
+        k = int(np.argmin(fits))
+        raise CapacityError.of(
+            "initial_volume",
+            f"<= capacity = {clients.capacity[k]:g} of client {k}",
+            float(clients.initial_volume[k]),
+            advice="or clients must be allowed to begin with less (trim_start)",
+        )
 
 
 def _answer(
@@ -156,15 +209,15 @@ def _answer(
     sensitivity: Array = NOTHING,
 ) -> Array:
     total = np.zeros_like(price)
-    _respond(
+    limited = bool(np.isfinite(clients.capacity[part]).any())
+    columns = np.stack([getattr(clients, name)[part] for name in _ROWS])
+    respond(
         price,
         slope,
         float(conservation_rate),
         bool(trim_start),
-        clients.initial_volume[part],
-        clients.collection_cost[part],
-        clients.training_cost[part],
-        clients.multiplicity[part],
+        limited,
+        columns,
         part.start,
         total,
         held,
@@ -172,199 +225,3 @@ def _answer(
         sensitivity,
     )
     return total
-
-
-@numba.njit(cache=True, nogil=True)
-def _respond(
-    price: Array,
-    slope: Array,
-    theta: float,
-    trim: bool,
-    initial: Array,
-    alpha: Array,
-    beta: Array,
-    weight: Array,
-    first: int,
-    total: Array,
-    held: Array,
-    collected: Array,
-    sensitivity: Array,
-) -> None:
-    """The best responses of some clients, block by block; adds up `total` = Σ_k w_k·D_k(t).
-
-    `held` and `collected`, if not empty, receive the trajectories from column `first` on.
-    """
-    num_rounds, num_clients = price.size, initial.size
-    two_alpha, two_beta, share = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    owned = np.empty(LANES)
-    a, b = np.empty((num_rounds, LANES)), np.empty((num_rounds, LANES))
-    gain, free = np.empty((num_rounds, LANES)), np.empty((num_rounds, LANES))
-    volume, summed = np.empty((num_rounds, LANES)), np.zeros((num_rounds, LANES))
-    for start in range(0, num_clients, LANES):
-        for lane in range(LANES):
-            k = min(start + lane, num_clients - 1)  # spare lanes repeat the last client, unweighted
-            two_alpha[lane], two_beta[lane], volume[0, lane] = 2 * alpha[k], 2 * beta[k], initial[k]
-            owned[lane] = initial[k]
-            share[lane] = weight[k] if start + lane < num_clients else 0.0
-        free[:] = 1.0
-        blocked = 1.0
-        while blocked > 0:
-            _sweep_backward(price, slope, theta, two_alpha, two_beta, free, a, b, gain)
-            if trim:
-                _trim(a[0], b[0], owned, volume[0])
-            blocked = _sweep_forward(theta, a, b, gain, free, volume)
-        for t in range(num_rounds):
-            for lane in range(LANES):
-                summed[t, lane] += share[lane] * volume[t, lane]
-        if held.size > 0:
-            for lane in range(min(LANES, num_clients - start)):
-                k = first + start + lane
-                held[:, k] = volume[:, lane]
-                kept = theta * volume[:-1, lane]
-                collected[:-1, k] = (b[1:, lane] - a[1:, lane] * kept) * gain[:-1, lane] + 0.0  # no -0
-                collected[-1, k] = 0.0
-        if sensitivity.size > 0:
-            factor = 1.0 - free + two_alpha * gain
-            green = np.zeros(LANES)
-            if trim:
-                _free_starts(a[0], owned, volume[0], green)
-                _add_start_sensitivity(price, slope, theta, share, factor, green, volume, sensitivity)
-            _add_sensitivity(price, slope, theta, share, factor, gain, volume, green, sensitivity)
-    for t in range(num_rounds):
-        total[t] += summed[t].sum()
-
-
-@numba.njit(cache=True, nogil=True)
-def _sweep_backward(
-    price: Array,
-    slope: Array,
-    theta: float,
-    two_alpha: Array,
-    two_beta: Array,
-    free: Array,
-    a: Array,
-    b: Array,
-    gain: Array,
-) -> None:
-    """λ(t) = b(t) − a(t)·D(t) for the current free rounds."""
-    last = price.size - 1
-    for lane in range(LANES):
-        a[last, lane] = two_beta[lane] + slope[last]
-        b[last, lane] = price[last]
-    for t in range(last - 1, -1, -1):
-        for lane in range(LANES):
-            part = free[t, lane] / (two_alpha[lane] + a[t + 1, lane])
-            kept = theta * (1.0 - free[t, lane] + two_alpha[lane] * part)
-            gain[t, lane] = part
-            a[t, lane] = two_beta[lane] + slope[t] + theta * kept * a[t + 1, lane]
-            b[t, lane] = price[t] + kept * b[t + 1, lane]
-
-
-@numba.njit(cache=True, nogil=True)
-def _trim(a: Array, b: Array, owned: Array, first: Array) -> None:
-    """D(0), where λ(0) = b − a·D(0) is 0; all that is owned if λ(0) is not negative there."""
-    for lane in range(LANES):
-        if b[lane] >= a[lane] * owned[lane]:
-            first[lane] = owned[lane]
-        else:
-            first[lane] = b[lane] / a[lane] if b[lane] > 0.0 else 0.0
-
-
-@numba.njit(cache=True, nogil=True)
-def _free_starts(a: Array, owned: Array, first: Array, green: Array) -> None:
-    """∂D(0)/∂p(0) = 1/a where D(0) is trimmed; 0 elsewhere."""
-    for lane in range(LANES):
-        if 0.0 < first[lane] < owned[lane]:
-            green[lane] = 1.0 / a[lane]
-
-
-@numba.njit(cache=True, nogil=True)
-def _sweep_forward(
-    theta: float,
-    a: Array,
-    b: Array,
-    gain: Array,
-    free: Array,
-    volume: Array,
-) -> float:
-    """Compute D, block the rounds whose Δ is negative, and return their number."""
-    negative = np.zeros(LANES)
-    for t in range(volume.shape[0] - 1):
-        for lane in range(LANES):
-            kept = theta * volume[t, lane]
-            delta = (b[t + 1, lane] - a[t + 1, lane] * kept) * gain[t, lane]
-            wrong = 1.0 if delta < 0.0 else 0.0
-            free[t, lane] -= wrong
-            negative[lane] += wrong
-            volume[t + 1, lane] = kept + delta
-    return float(negative.sum())
-
-
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})  # sums over lanes as vectors
-def _add_sensitivity(
-    price: Array,
-    slope: Array,
-    theta: float,
-    share: Array,
-    factor: Array,
-    gain: Array,
-    volume: Array,
-    green: Array,
-    sensitivity: Array,
-) -> None:
-    """Add Σ_k w_k·∂D_k(t)/∂log φ(s) of one block, for t and s after round 0; `green` is G(0, 0).
-
-    With the blocked rounds held, a price higher by dp(s) moves D(t) by G(min, min)·Π θ·f between
-    the two rounds, where G(t, t) = (θ·f)²·G(t−1, t−1) + 1/(2α + a'). A total higher by dlog φ
-    moves the marginal price by (2·slope·D − p)·dlog φ.
-    """
-    num_rounds = price.size
-    moved = np.empty(LANES)
-    kept = theta * factor
-    push = np.empty((num_rounds, LANES))
-    for t in range(num_rounds):
-        for lane in range(LANES):
-            push[t, lane] = 2 * slope[t] * volume[t, lane] - price[t]
-    for t in range(1, num_rounds):
-        here = 0.0
-        for lane in range(LANES):
-            green[lane] = kept[t - 1, lane] ** 2 * green[lane] + gain[t - 1, lane]
-            moved[lane] = share[lane] * green[lane]
-            here += moved[lane] * push[t, lane]
-        sensitivity[t, t] += here
-        least = NEGLIGIBLE * moved.sum()
-        for s in range(t + 1, num_rounds):
-            there, back, left = 0.0, 0.0, 0.0
-            for lane in range(LANES):
-                moved[lane] *= kept[s - 1, lane]
-                there += moved[lane] * push[s, lane]
-                back += moved[lane] * push[t, lane]
-                left += moved[lane]
-            sensitivity[t, s] += there
-            sensitivity[s, t] += back
-            if left < least:
-                break
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_start_sensitivity(
-    price: Array,
-    slope: Array,
-    theta: float,
-    share: Array,
-    factor: Array,
-    green: Array,
-    volume: Array,
-    sensitivity: Array,
-) -> None:
-    """The row and the column of round 0, where some D(0) are trimmed: G(0, s) = G(0, 0)·Π θ·f."""
-    moved = share * green
-    least = NEGLIGIBLE * moved.sum()
-    first = 2 * slope[0] * volume[0] - price[0]
-    sensitivity[0, 0] += (moved * first).sum()
-    for s in range(1, price.size):
-        moved *= theta * factor[s - 1]
-        sensitivity[0, s] += (moved * (2 * slope[s] * volume[s] - price[s])).sum()
-        sensitivity[s, 0] += (moved * first).sum()
-        if moved.sum() <= least:
-            break

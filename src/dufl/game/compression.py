@@ -37,6 +37,10 @@ def compress(clients: Clients, size: int) -> Clients:
         1 / mean(1 / clients.collection_cost),
         mean(clients.training_cost),
         np.divide(aged, volume, out=np.ones_like(volume), where=volume > 0),
+        mean(clients.capacity),
+        mean(clients.collection_price),
+        mean(clients.training_price),
+        mean(clients.reservation),
         multiplicity=total,
     )
 
@@ -50,9 +54,22 @@ def _features(clients: Clients) -> Vector:
         np.log(np.maximum(cost, 0.1 * floor)),
         clients.initial_volume,
         clients.initial_volume * clients.initial_staleness,
+        clients.collection_price,
+        clients.training_price,
+        clients.reservation,
+        *_storage(clients.capacity),
     ]
     kept = [(v - v.mean()) / v.std() for v in raw if v.std() > 1e-12 * (1 + abs(v.mean()))]
     return np.array(kept) if kept else np.zeros((1, clients.size))
+
+
+def _storage(capacity: Vector) -> list[Vector]:
+    """The logarithm of capacities, with unlimited ones far above all others; nothing if all are."""
+    limited = np.isfinite(capacity)
+    if not limited.any():
+        return []
+    logs = np.log(np.where(limited, capacity, 1.0))
+    return [np.where(limited, logs, logs[limited].max() + 10.0)]
 
 
 def _halve(features: Vector, cell: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:

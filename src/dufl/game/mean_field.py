@@ -21,6 +21,14 @@ found. In the exact game this does not hold: if one client is far cheaper than a
 close to almost any announced φ. There Newton's step must be short too. For a large population, the derivative
 is that of the compressed population.
 
+Capacities change none of this. Prices per sample do: the response of clients that hardly earn their costs is
+so elastic that halfway steps may diverge. There, x minimizes the convex function
+
+    W(x) = Σ_k max_D [Σ_t R·e^(−x(t))·D(t) − C_k(D)] + R·Σ_t x(t),    ∇W(t) = R·(1 − Σ_k D_k(t)/φ(t)),
+
+and Newton's step for W is shortened while the slope of W along it shows that it went too far. In the exact
+game, where there is no such function, a step has to reduce the residual.
+
 If the clients may begin with less than they have, φ(0) is an unknown like the others. D_k(0) is one more
 variable of the same potential, on a convex set, so there is still exactly one equilibrium.
 """
@@ -42,6 +50,9 @@ from dufl.inputs import LARGEST
 TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
+LONGEST_PRICED_STEP = 1.0  # for clients with prices per sample, which may suddenly stop collecting
+SHORTEST_STEP = 1e-6  # as a part of Newton's, in a line search
+FLAT = 1e-9  # added to the curvature of W, which is 0 in rounds in which nobody holds anything
 SYSTEM = 500  # the largest number of rounds T for which Newton's equations, a T × T matrix, are set up
 SETTLED = 1e-7  # the longest Newton step, in log φ, at which the exact game counts as solved
 SMALLEST = 1 / LARGEST  # smaller payments count as 0: they would buy volumes indistinguishable from 0
@@ -138,6 +149,16 @@ def find_equilibrium(
     guess = np.full(num_rounds, clients.initial_total) if start is None else start.copy()
     guess[0] = min(guess[0], clients.initial_total) if trim_start else clients.initial_total
     with one_thread():
+        if clients.collection_price.any() or clients.training_price.any():
+            offer = payment, conservation_rate
+            if start is None:
+                guess[1:] = total_volume(types, payment, min(conservation_rate, 1 - 1 / num_rounds))
+                guess[0] = min(guess[0], guess[1]) if trim_start else guess[0]
+                easier = _descend(clients, types, *offer, "mean-field", guess, tolerance, trim_start)
+                if competition == "mean-field":
+                    return easier
+                guess = easier.announced_volume
+            return _descend(clients, types, *offer, competition, guess, tolerance, trim_start)
         first = _newton(clients, types, payment, conservation_rate, competition, guess, tolerance, trim_start)
         if first.converged:
             return first
@@ -197,6 +218,66 @@ def _newton(
         announced = announced * np.exp(np.clip(newton, -LONGEST_STEP, LONGEST_STEP))
     assert result is not None
     return replace(result, passes=passes)
+
+
+def _descend(
+    clients: Clients,
+    types: Clients,
+    payment: float,
+    conservation_rate: float,
+    competition: Competition,
+    announced: Array,
+    tolerance: float,
+    trim_start: bool,
+) -> Equilibrium:
+    """Newton's method with a line search, for clients that pay prices per sample."""
+    num_rounds, exact = announced.size, competition == "nash"
+    has_system = num_rounds <= SYSTEM
+    best: Equilibrium | None = None
+    base, base_excess, direction, length = announced, np.zeros(num_rounds), np.zeros(num_rounds), 0.0
+    for passes in range(1, MAX_PASSES + 1):
+        price, slope = price_of(payment, announced, competition)
+        sensitivity = np.zeros((num_rounds, num_rounds)) if has_system else NOTHING
+        own = sensitivity if types is clients else NOTHING
+        held = total_response(clients, price, slope, conservation_rate, own, trim_start)
+        excess = held / announced - 1
+        residual = float(np.abs(excess).max())
+        if best is None or residual <= best.residual:
+            best = Equilibrium(announced, held, residual, passes, residual <= tolerance)
+        if residual <= tolerance:
+            break
+        if length > SHORTEST_STEP and _too_far(base_excess, excess, direction, exact):
+            length /= 2
+            announced = base * np.exp(length * direction)
+            continue
+        if has_system and types is not clients:
+            total_response(types, price, slope, conservation_rate, sensitivity, trim_start)
+        direction = _direction(sensitivity, held, announced, excess)
+        base, base_excess, length = announced, excess, 1.0
+        announced = base * np.exp(direction)
+    assert best is not None
+    return replace(best, passes=passes)
+
+
+def _too_far(before: Array, after: Array, direction: Array, exact: bool) -> bool:
+    """Whether a step was too long: W rises steeply at its end, or the residual did not fall."""
+    if exact:
+        return float(np.linalg.norm(after)) > (1 - 1e-4) * float(np.linalg.norm(before))
+    return float(after @ direction) < -0.5 * float(before @ direction)
+
+
+def _direction(sensitivity: Array, held: Array, announced: Array, excess: Array) -> Array:
+    """Newton's step for W in log φ; a part of the excess if there are too many rounds for a system."""
+    plain = np.clip(excess, -0.5, 0.5)
+    if not sensitivity.size:
+        return plain
+    curvature = np.diag(held / announced + FLAT) - sensitivity / announced[:, None]
+    try:
+        newton = np.linalg.solve(curvature, excess)
+    except np.linalg.LinAlgError:
+        return plain
+    newton = np.clip(newton, -LONGEST_PRICED_STEP, LONGEST_PRICED_STEP)
+    return newton if np.isfinite(newton).all() and newton @ excess > 0 else plain
 
 
 def _newton_step(sensitivity: Array, held: Array, step: Array) -> Array | None:

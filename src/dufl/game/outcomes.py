@@ -57,7 +57,7 @@ def outcomes(
             client_payment(payment, volume, total_volume).sum(axis=0),
             utility(volume, collection),
             utility(*zero_strategy(start, num_rounds, conservation_rate)),
-            utility(*random_strategy(start, collection, conservation_rate, seed)),
+            utility(*random_strategy(start, collection, conservation_rate, seed, clients.capacity)),
             collection.sum(axis=0),
             volume[-1],
         ]

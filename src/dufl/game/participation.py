@@ -13,17 +13,16 @@ clients that lose most, relative to their turnover.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from dufl.errors import CapacityError
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium
 from dufl.game.parameters import Game
-from dufl.game.plan import Plan, check_capacity
+from dufl.game.plan import Plan
 from dufl.game.population import Clients
 from dufl.game.utility import client_cost, client_utility
 from dufl.inputs import LARGEST
@@ -73,8 +72,7 @@ class NobodyLoses:
         losing_clients: the number of clients with negative utility.
         trim_start: clients may begin with less than they have; None if nothing is paid, as nobody would then
             keep any data.
-        larger_payment: the least payment at the same conservation rate; None if what clients then hold does
-            not fit into their buffers.
+        larger_payment: the least payment at the same conservation rate; None if no payment is enough.
         estimated: whether the numbers are those of a compressed population.
         unit: of the loss law; None if it has no unit.
     """
@@ -117,19 +115,8 @@ def nobody_loses(plan: Plan) -> NobodyLoses | None:
         trimmed = _at(plan, game.replace(trim_start=True), plan.payment)
     enough = _enough_for(base, _watched(plan) if many else clients)
     unit = base.prediction.unit if base.prediction else None
-    changes = [_compared(base, other) if _fits(other, clients) else None for other in (trimmed, enough)]
+    changes = [_compared(base, other) if other else None for other in (trimmed, enough)]
     return NobodyLoses(losing, changes[0], changes[1], many, unit)
-
-
-def _fits(plan: Plan | None, clients: Clients) -> TypeGuard[Plan]:
-    """Whether there is a plan, and it fits into the buffers of these clients."""
-    if plan is None:
-        return False
-    try:
-        check_capacity(replace(plan, game=plan.game.replace(clients=clients)))
-    except CapacityError:
-        return False
-    return True
 
 
 def _watched(plan: Plan) -> Clients:

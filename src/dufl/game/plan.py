@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dufl.errors import CapacityError, CertificateError, InputError, NegativeUtilityWarning
+from dufl.errors import CertificateError, InputError, NegativeUtilityWarning
 from dufl.game import leader as leaders
 from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
-from dufl.game.client import trajectories
+from dufl.game.client import check_capacity, trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.endless import endless_offer, with_endless_goal
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
@@ -320,6 +320,8 @@ def solve(
         check_robust(game, chosen.method, tuple(given))
     if given:
         game = with_goal(game, *next(iter(given.items())), competition, robust is not None)
+    if not game.trims:
+        check_capacity(game.clients)
     done = (0.9 if certified else 1.0) * (0.3 if robust else 1.0)
 
     def search(share: float) -> None:
@@ -414,22 +416,16 @@ def _trimmed(game: Game) -> Game:
 
 def algorithm1_baseline(
     game: Game, competition: Competition = "mean-field", progress: Progress = lambda _: None
-) -> Plan | None:
-    """The fixed point of Algorithm 1, as a baseline for a plan.
-
-    None if its plan does not fit into the clients' buffers.
-    """
-    try:
-        return solve(
-            game,
-            method="algorithm1",
-            competition=competition,
-            algorithm1=leaders.FIXED_POINT,
-            certified=False,
-            progress=progress,
-        )
-    except CapacityError:
-        return None
+) -> Plan:
+    """The fixed point of Algorithm 1, as a baseline for a plan."""
+    return solve(
+        game,
+        method="algorithm1",
+        competition=competition,
+        algorithm1=leaders.FIXED_POINT,
+        certified=False,
+        progress=progress,
+    )
 
 
 def equilibrium(
@@ -446,6 +442,8 @@ def equilibrium(
     """
     game = game or Game()
     require_rounds(game, FINITE)
+    if not game.trims:
+        check_capacity(game.clients)
     offer = Offer(payment=payment, conservation_rate=conservation_rate)
     chosen = _Method(competition=competition)
     plan = _plan(game, offer.payment, offer.conservation_rate, chosen.competition, "given")
@@ -483,9 +481,7 @@ def _plan(
     response = find_equilibrium(
         game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trims
     )
-    plan = Plan(game, payment, conservation_rate, response, competition, method, trace)
-    check_capacity(plan)
-    return plan
+    return Plan(game, payment, conservation_rate, response, competition, method, trace)
 
 
 def _check_certificate(plan: Plan) -> None:
@@ -508,29 +504,3 @@ def _warn_of_losses(plan: Plan) -> None:
             NegativeUtilityWarning,
             stacklevel=3,
         )
-
-
-def check_capacity(plan: Plan) -> None:
-    """Raise `CapacityError` if a client would hold more than fits into its buffer."""
-    clients = plan.game.clients
-    if not np.isfinite(clients.capacity).any():
-        return
-
-    def overflow(part: slice) -> tuple[int, int, float] | None:
-        chosen = clients.take(part)
-        held, _ = plan.trajectories_of(chosen)
-        excess = np.argwhere(chosen.capacity[:, None] * (1 + 1e-9) < held.T)
-        if not excess.size:
-            return None
-        k, t = excess[0]
-        return part.start + int(k), int(t), float(held[t, k])
-
-    for excess in in_order(overflow, clients.size):
-        if excess:
-            k, t, held = excess
-            capacity = float(clients.capacity[k])
-            text = f"{capacity:g} for client {k}, which would hold {held:,.0f} samples in round {t}"
-            advice = "raise its capacity or lower the payment (payment_range)"
-            raise CapacityError.of(
-                "capacity", "large enough for the plan", capacity, text=text, advice=advice
-            )

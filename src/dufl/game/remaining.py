@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dufl.errors import CapacityError, CertificateError, InputError, NegativeUtilityWarning
+from dufl.errors import CertificateError, InputError, NegativeUtilityWarning
 from dufl.game.loss import LossLaw, PowerLaw, remember
 from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Competition, Game, Offer
@@ -76,6 +76,9 @@ def remaining_game(
         clients.training_cost,
         np.maximum(np.asarray(staleness, np.float64), 1.0),
         clients.capacity,
+        clients.collection_price,
+        clients.training_price,
+        clients.reservation,
         multiplicity=clients.multiplicity,
     )
     loss = game.loss if law is None else law
@@ -106,17 +109,17 @@ def replan(
 ) -> Choice | None:
     """Plan a remaining game again: the offer that `solve` finds, or the old one if that is not better.
 
-    None if the old offer has no plan there, because it does not fit into the buffers.
+    None if the certificate refuses the equilibrium for the old offer.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NegativeUtilityWarning)  # the certificate says how many lose
         try:
             old = response(game, offer, competition)
-        except (CapacityError, CertificateError):
+        except CertificateError:
             return None
         try:
             new = solve(game)
-        except (CapacityError, CertificateError):
+        except CertificateError:
             return Choice(old, old)
     better = new.server_cost < old.server_cost
     fair = better and new.certificate.losing_clients <= old.certificate.losing_clients
