@@ -1,5 +1,7 @@
 """Clients with a capacity and with prices per sample: exact best responses, alone and in equilibrium."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from dufl.errors import CapacityError
 from dufl.game.client import random_strategy
 from dufl.game.dynamics import volume as volume_law
 from dufl.game.mean_field import find_equilibrium
+from dufl.game.parameters import Competition
 from laws import rough_clients, rough_price
 from limits import limited_kkt_residual, limited_money, limited_qp_optimum, rough_limits
 
@@ -20,8 +23,16 @@ def test_kkt_holds_on_200_000_rough_problems_with_capacities_and_prices() -> Non
         initial, alpha, beta = rough_clients(generator, 128)
         capacity, paid, charged = rough_limits(generator, initial, price)
         theta = float(generator.choice([0.0, 1.0, generator.random()]))
-        limits = {"capacity": capacity, "collection_price": paid, "training_price": charged}
-        volume, collection = best_response(price, initial, alpha, beta, theta, **limits)
+        volume, collection = best_response(
+            price,
+            initial,
+            alpha,
+            beta,
+            theta,
+            capacity=capacity,
+            collection_price=paid,
+            training_price=charged,
+        )
         assert (collection >= 0).all()
         assert (volume <= capacity).all()
         np.testing.assert_array_equal(volume[0], initial)
@@ -48,8 +59,17 @@ def test_agrees_with_a_qp_solver(trim_start: bool) -> None:
             capacity = np.minimum(capacity, 0.5 * initial + 1e-3)
         theta = float(generator.choice([0.0, 1.0, generator.random()]))
         costs = float(alpha[0]), float(beta[0]), float(paid[0]), float(charged[0])
-        limits = {"capacity": capacity, "collection_price": paid, "training_price": charged}
-        volume, collection = best_response(price, initial, alpha, beta, theta, trim_start, **limits)
+        volume, collection = best_response(
+            price,
+            initial,
+            alpha,
+            beta,
+            theta,
+            trim_start,
+            capacity=capacity,
+            collection_price=paid,
+            training_price=charged,
+        )
         ours = limited_money(price, volume[:, 0], collection[:, 0], costs)
         held, collected, unit = limited_qp_optimum(
             price, float(initial[0]), costs, theta, float(capacity[0]), trim_start
@@ -160,7 +180,7 @@ def limited_game(seed: int, size: int = 12, rounds: int = 25, priced: bool = Tru
 
 
 @pytest.mark.parametrize("competition", ["mean-field", "nash"])
-def test_equilibria_converge(competition: str) -> None:
+def test_equilibria_converge(competition: Competition) -> None:
     generator = np.random.default_rng(14)
     for seed in range(60):
         game = limited_game(seed)
@@ -226,6 +246,7 @@ def test_capacities_lower_the_total_and_raise_the_price() -> None:
 
 def test_capacities_and_prices_that_are_none() -> None:
     for name, value in (("capacity", 0.0), ("collection_price", -1.0), ("training_price", float("nan"))):
+        columns: dict[str, Any] = {name: value}
         with pytest.raises(InputError) as caught:
-            Clients(10.0, 1e-3, 1e-4, **{name: value})
+            Clients(10.0, 1e-3, 1e-4, **columns)
         assert caught.value.field == name

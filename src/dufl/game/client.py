@@ -163,7 +163,7 @@ def random_strategy(
     collection: Array,
     conservation_rate: float,
     seed: int = 0,
-    capacity: npt.ArrayLike = math.inf,
+    capacity: float | Array = math.inf,
 ) -> tuple[Array, Array]:
     """Collect at random, with the same expected total as `collection`: `volume` and `collection`.
 

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 from dufl.game.population import Clients, Vector
 
+NOBODY = 1e-300  # the weight of clients that stay away: their types still need costs
+
 
 @lru_cache(maxsize=4)  # a search and the equilibrium after it use the same types
 def compress(clients: Clients, size: int) -> Clients:
@@ -24,7 +26,7 @@ def compress(clients: Clients, size: int) -> Clients:
         cells = [half for cell in cells for half in _halve(features, cell)]
     order, sizes = np.concatenate(cells), np.array([cell.size for cell in cells])
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    weight = clients.multiplicity[order]
+    weight = np.maximum(clients.multiplicity[order], NOBODY)
     total = np.add.reduceat(weight, starts)
 
     def mean(values: Vector) -> Vector:

@@ -18,12 +18,13 @@ from dufl.game.client import total_response
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
 from dufl.game.loss import PowerLaw
-from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium, price_of, starting_staleness
+from dufl.game.mean_field import SMALLEST, TYPES, price_of, starting_staleness
 from dufl.game.parameters import Competition, Game
 from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize, polished
 from dufl.game.stationary import likely_offer
 from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
+from dufl.game.voluntary import require_mandatory, respond
 from dufl.inputs import Count, Inputs, Seed, Share
 
 Result = TypeVar("Result")
@@ -118,6 +119,7 @@ def algorithm1(
     progress: Progress = lambda _: None,
 ) -> tuple[Choice, Trace]:
     """The paper's Strategy Decision Phase: the final choice and the trace of all iterations."""
+    require_mandatory(game, "with method = 'algorithm1': the paper's clients have no choice")
     options = options or Algorithm1Options()
     sample = game.replace(clients=compress(game.clients, TYPES))
     totals = [np.full(game.num_rounds, sample.clients.initial_total)]
@@ -163,16 +165,13 @@ def anticipated(
 
     def cost(payment: float, rate: float, tolerance: float) -> Result:
         sample = coarse if tolerance >= COARSE else fine
-        start = last[0] if last else None
-        clients, trim = sample.clients, game.trims
-        equilibrium = find_equilibrium(
-            clients, sample.num_rounds, payment, rate, competition, start, tolerance, trim
-        )
+        response = respond(sample, payment, rate, competition, last[0] if last else None, tolerance)
+        equilibrium, trim = response.equilibrium, game.trims
         if payment >= SMALLEST:
             last[:] = [equilibrium.total_volume]
-        announced = equilibrium.announced_volume
+        clients, announced = response.game.clients, equilibrium.announced_volume
         aged = starting_staleness(clients, payment, rate, announced, competition, trim)
-        return judge(sample, payment, rate, equilibrium.total_volume, aged)
+        return judge(response.game, payment, rate, equilibrium.total_volume, aged)
 
     return cost
 
@@ -232,7 +231,9 @@ def _minimized(game: Game, cost: Cost, known: Choice, progress: Progress = lambd
     """The best offer, or no update if that is as good."""
     square = Square(game.payment_range, game.conservation_range)
     best = minimize(cost, square, known, game.payment_weight * game.num_rounds, progress)
-    if isinstance(game.loss, PowerLaw) and game.loss.has_kinks and best.payment >= SMALLEST:
+    has_kinks = isinstance(game.loss, PowerLaw) and game.loss.has_kinks
+    jumps = game.participation == "voluntary"  # where a client leaves or enters
+    if (has_kinks or jumps) and best.payment >= SMALLEST:
         best = polished(cost, square.around(best.payment), best)
     return _or_no_payment(game, cost, best)
 

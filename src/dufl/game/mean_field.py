@@ -100,6 +100,8 @@ def starting_staleness(
     A client that begins with less keeps a sample of what it has, of the same staleness.
     """
     age = clients.initial_staleness
+    if not announced_volume[0] > 0:  # nobody holds anything
+        return 1.0
     if not trim_start or (age == age[0]).all():
         return clients.initial_mean_staleness
     price, slope = price_of(payment, announced_volume, competition)
@@ -118,6 +120,7 @@ def find_equilibrium(
     start: Array | None = None,
     tolerance: float = TOLERANCE,
     trim_start: bool = False,
+    types: Clients | None = None,
 ) -> Equilibrium:
     """Solve φ = Σ_k D_k(φ) for the payment R and the conservation rate θ.
 
@@ -130,6 +133,7 @@ def find_equilibrium(
         start: an initial guess of φ; the result does not depend on it.
         tolerance: the relative residual at which the search ends.
         trim_start: whether a client may begin with less than its initial volume.
+        types: represent a large population in Newton's equations; by default it is compressed.
     """
     if competition == "nash" and clients.num_clients < 2:
         raise InputError(
@@ -140,7 +144,8 @@ def find_equilibrium(
         nothing = np.zeros(num_rounds)
         held = total_response(clients, nothing, nothing, conservation_rate, trim_start=trim_start)
         return Equilibrium(held, held, 0.0, 1, True)
-    types = compress(clients, TYPES) if clients.size > 4 * TYPES else clients
+    if types is None:
+        types = compress(clients, TYPES) if clients.size > 4 * TYPES else clients
     if start is None and types is not clients:
         rough = find_equilibrium(
             types, num_rounds, payment, conservation_rate, competition, None, tolerance, trim_start

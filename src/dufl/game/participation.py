@@ -20,11 +20,12 @@ import numpy as np
 
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import SMALLEST, TYPES, find_equilibrium
+from dufl.game.mean_field import SMALLEST, TYPES
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan
 from dufl.game.population import Clients
 from dufl.game.utility import client_cost, client_utility
+from dufl.game.voluntary import respond
 from dufl.inputs import LARGEST
 
 EXACT = 5000  # clients up to which everything is exact, and clients that are watched if there are more
@@ -129,10 +130,9 @@ def _watched(plan: Plan) -> Clients:
 def _at(plan: Plan, game: Game, payment: float, start: Array | None = None) -> Plan:
     """The clients' response to another payment, or in another game."""
     rate = plan.conservation_rate
-    response = find_equilibrium(
-        game.clients, game.num_rounds, payment, rate, plan.competition, start, trim_start=game.trims
-    )
-    return Plan(game, payment, rate, response, plan.competition, "given")
+    forced = game.replace(participation="mandatory")  # what it costs that nobody wants to leave
+    found = respond(forced, payment, rate, plan.competition, start).equilibrium
+    return Plan(forced, payment, rate, found, plan.competition, "given")
 
 
 def _compared(base: Plan, other: Plan) -> Change:

@@ -21,7 +21,7 @@ from dufl.game.dynamics import Array, staleness
 from dufl.game.endless import endless_offer, with_endless_goal
 from dufl.game.leader import Algorithm1Options, Trace, no_update_cost_by_term
 from dufl.game.loss import PowerLaw, check_law
-from dufl.game.mean_field import SMALLEST, Equilibrium, find_equilibrium, price_of, starting_staleness
+from dufl.game.mean_field import SMALLEST, Equilibrium, price_of, starting_staleness
 from dufl.game.outcomes import Outcomes, outcomes
 from dufl.game.parameters import Competition, Game, require_rounds
 from dufl.game.parameters import Offer as Offer
@@ -40,6 +40,7 @@ from dufl.game.robustness import Robust, Robustness
 from dufl.game.search import Choice, Progress
 from dufl.game.threads import in_order
 from dufl.game.utility import ServerCost, server_cost
+from dufl.game.voluntary import Mask, respond
 from dufl.inputs import Inputs
 from dufl.late import late
 
@@ -71,6 +72,7 @@ class Plan:
         method: how (R, θ) was chosen: `stackelberg`, `algorithm1`, or `given`.
         trace: the iterations of Algorithm 1, if it was used.
         robustness: how the offer was chosen under the law's uncertainty, if it was.
+        takes_part: which clients take part, of shape (clients,); None if participation is mandatory.
     """
 
     game: Game
@@ -81,6 +83,20 @@ class Plan:
     method: str
     trace: Trace | None = None
     robustness: Robustness | None = None
+    takes_part: Mask | None = None
+
+    @cached_property
+    def playing(self) -> Game:
+        """The game of those who take part: all others have multiplicity 0."""
+        if self.takes_part is None:
+            return self.game
+        clients = self.game.clients
+        return self.game.replace(clients=clients.weighted(clients.multiplicity * self.takes_part))
+
+    @property
+    def staying_away(self) -> int:
+        """The number of clients that do not take part."""
+        return 0 if self.takes_part is None else int((~self.takes_part).sum())
 
     @property
     def offer(self) -> Offer:
@@ -121,7 +137,7 @@ class Plan:
     def cost_by_term(self) -> ServerCost:
         """U by round and term."""
         rate, start = self.conservation_rate, self.starting_staleness
-        return server_cost(self.game, self.payment, rate, self.total_volume, start)
+        return server_cost(self.playing, self.payment, rate, self.total_volume, start)
 
     @cached_property
     def no_update_cost_by_term(self) -> ServerCost:
@@ -138,7 +154,7 @@ class Plan:
         """The mean staleness of all samples that are held in round 0."""
         announced = self.equilibrium.announced_volume
         offer = self.payment, self.conservation_rate
-        return starting_staleness(self.game.clients, *offer, announced, self.competition, self.game.trims)
+        return starting_staleness(self.playing.clients, *offer, announced, self.competition, self.game.trims)
 
     @cached_property
     def mean_staleness(self) -> Array:
@@ -148,7 +164,7 @@ class Plan:
     @cached_property
     def prediction(self) -> Prediction | None:
         """What the loss law predicts for training; None unless the law is in a unit."""
-        return predict(self.game, self.conservation_rate, self.total_volume, self.starting_staleness)
+        return predict(self.playing, self.conservation_rate, self.total_volume, self.starting_staleness)
 
     @cached_property
     def endless_offer(self) -> Offer | None:
@@ -157,7 +173,7 @@ class Plan:
 
     @cached_property
     def _trajectories(self) -> tuple[Array, Array]:
-        return self.trajectories_of(self.game.clients)
+        return self.trajectories_of(self.game.clients, slice(None))
 
     @property
     def volume(self) -> Array:
@@ -174,10 +190,21 @@ class Plan:
         """S_k(t)."""
         return staleness(self.volume, self.conservation_rate, self.game.clients.initial_staleness)
 
-    def trajectories_of(self, clients: Clients) -> tuple[Array, Array]:
-        """Volume and collection of some clients, as their best response to the announced total."""
-        price, slope = price_of(self.payment, self.equilibrium.announced_volume, self.competition)
-        return trajectories(clients, price, slope, self.conservation_rate, self.game.trims)
+    def trajectories_of(self, clients: Clients, part: slice | None = None) -> tuple[Array, Array]:
+        """Volume and collection of some clients, as their best response to the announced total.
+
+        If `part` says which clients of the game they are, those that stay away hold nothing.
+        """
+        announced = self.equilibrium.announced_volume
+        if not announced.any() and self.takes_part is not None:  # nobody takes part
+            nothing = np.zeros((announced.size, clients.size))
+            return nothing, nothing.copy()
+        price, slope = price_of(self.payment, announced, self.competition)
+        held, collected = trajectories(clients, price, slope, self.conservation_rate, self.game.trims)
+        if self.takes_part is not None and part is not None:
+            away = ~self.takes_part[part]
+            held[:, away] = collected[:, away] = 0.0
+        return held, collected
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -186,7 +213,7 @@ class Plan:
         def work(part: slice) -> Array:
             some = self.game.clients.take(part)
             exact = self.competition == "nash"
-            profile = self.trajectories_of(some)
+            profile = self.trajectories_of(some, part)
             return outcomes(
                 some, self.payment, self.conservation_rate, self.total_volume, *profile, exact, part.start
             )
@@ -336,7 +363,8 @@ def solve(
     else:
         choice, trace = leaders.stackelberg(game, competition, search), None
     plan = _plan(game, choice.payment, choice.conservation_rate, competition, method, trace)
-    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1 and not game.trims
+    idle = game.payment_range[0] == 0 and game.conservation_range[1] == 1
+    idle = idle and not game.trims and game.participation == "mandatory"  # they would not keep their data
     if method == "stackelberg" and idle and plan.no_update_cost < plan.server_cost:
         plan = _plan(game, 0.0, 1.0, competition, method)
     if robust is not None:
@@ -478,10 +506,9 @@ def _plan(
     method: str,
     trace: Trace | None = None,
 ) -> Plan:
-    response = find_equilibrium(
-        game.clients, game.num_rounds, payment, conservation_rate, competition, trim_start=game.trims
-    )
-    return Plan(game, payment, conservation_rate, response, competition, method, trace)
+    response = respond(game, payment, conservation_rate, competition)
+    offer, found = (payment, conservation_rate), response.equilibrium
+    return Plan(game, *offer, found, competition, method, trace, takes_part=response.takes_part)
 
 
 def _check_certificate(plan: Plan) -> None:

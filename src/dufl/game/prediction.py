@@ -18,9 +18,10 @@ import numpy as np
 from dufl.errors import InputError
 from dufl.game.dynamics import Array, staleness
 from dufl.game.loss import ConvergenceBound, PowerLaw, scarcity_of
-from dufl.game.mean_field import SMALLEST, find_equilibrium, starting_staleness
+from dufl.game.mean_field import SMALLEST, starting_staleness
 from dufl.game.parameters import Competition, Game
 from dufl.game.utility import available
+from dufl.game.voluntary import respond
 
 NINETY_TWO_SIDED, NINETY_ONE_SIDED = 1.645, 1.2816  # quantiles of the normal distribution
 RATES = 13  # conservation rates that are compared first
@@ -183,13 +184,12 @@ def predictor(game: Game, competition: Competition) -> Callable[[float, float], 
     last: list[Array] = []
 
     def predicted(payment: float, rate: float) -> Prediction:
-        start = last[0] if last else None
-        trim = game.trims
-        found = find_equilibrium(game.clients, game.num_rounds, payment, rate, competition, start, 1e-6, trim)
+        response = respond(game, payment, rate, competition, last[0] if last else None, 1e-6)
+        found, clients = response.equilibrium, response.game.clients
         if payment >= SMALLEST:
             last[:] = [found.total_volume]
-        aged = starting_staleness(game.clients, payment, rate, found.announced_volume, competition, trim)
-        prediction = predict(game, rate, found.total_volume, aged)
+        aged = starting_staleness(clients, payment, rate, found.announced_volume, competition, game.trims)
+        prediction = predict(response.game, rate, found.total_volume, aged)
         assert prediction is not None
         return prediction
 

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from dufl.errors import CertificateError, InputError, NegativeUtilityWarning
 from dufl.game.loss import LossLaw, PowerLaw, remember
-from dufl.game.mean_field import find_equilibrium
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.plan import Plan, equilibrium
 from dufl.game.population import Clients
+from dufl.game.voluntary import respond
 
 LEAST_ROUNDS = 2  # of a game
 
@@ -130,8 +130,8 @@ def response(game: Game, offer: Offer, competition: Competition, certified: bool
     """The clients' equilibrium for an offer; without its certificate if it had one before."""
     if not certified:
         pair = offer.payment, offer.conservation_rate
-        found = find_equilibrium(game.clients, game.num_rounds, *pair, competition, trim_start=game.trims)
-        return Plan(game, *pair, found, competition, "given")
+        found = respond(game, *pair, competition)
+        return Plan(game, *pair, found.equilibrium, competition, "given", takes_part=found.takes_part)
     return equilibrium(
         game,
         payment=offer.payment,

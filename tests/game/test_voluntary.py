@@ -1,0 +1,167 @@
+"""Clients that may stay away: the set that takes part is stable, by brute force and by its certificate."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dufl import Clients, Game, InputError, equilibrium, solve
+from dufl.game.mean_field import TOLERANCE
+from dufl.game.parameters import Competition
+from dufl.game.population import Uniform
+from dufl.game.voluntary import Mask, _Search, respond
+
+
+def small_game(seed: int) -> tuple[Game, float, float]:
+    """A game of one to eight clients, with or without capacities, prices, reservations and trimming."""
+    generator = np.random.default_rng([seed, 9])
+    size, alpha = int(generator.integers(1, 9)), 10 ** generator.uniform(-5, -2)
+    initial = generator.uniform(1, 500, size)
+    clients = Clients(
+        initial,
+        alpha * 10 ** generator.uniform(0, 1, size),
+        alpha * 10 ** generator.uniform(-2, 0) * 10 ** generator.uniform(0, 1, size),
+        capacity=np.where(generator.random(size) < 0.3, initial * generator.uniform(1, 3, size), np.inf),
+        collection_price=generator.random(size) * 0.05 * (generator.random() < 0.4),
+        training_price=generator.random(size) * 0.02 * (generator.random() < 0.4),
+        reservation=generator.random(size) * 10 ** generator.uniform(-1, 2) * (generator.random() < 0.7),
+    )
+    game = Game(
+        clients=clients,
+        num_rounds=int(generator.integers(2, 20)),
+        participation="voluntary",
+        trim_start=bool(generator.random() < 0.3),
+    )
+    return game, 10 ** generator.uniform(0, 3), float(generator.choice([0, 1, generator.random()]))
+
+
+def is_stable(search: _Search, inside: Mask) -> bool:
+    """The definition: nobody inside loses, and nobody outside gains at the equilibrium with it."""
+    least = 2 if search.competition == "nash" else 1
+    if 0 < inside.sum() < least:
+        return False
+    found = search.equilibrium(inside)
+    if (search.margins(found, inside).margin[inside] < 0).any():
+        return False
+    for k in np.flatnonzero(~inside):
+        more = inside.copy()
+        more[k] = True
+        if more.sum() >= least and search.margins(search.equilibrium(more), more).margin[k] > 0:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("competition", ["mean-field", "nash"])
+def test_the_set_is_stable_among_all_subsets(competition: Competition) -> None:
+    several = partly = 0
+    for seed in range(200):
+        game, payment, rate = small_game(seed)
+        search = _Search(game, payment, rate, competition, TOLERANCE)
+        subsets = itertools.product([False, True], repeat=game.clients.size)
+        stable = [subset for subset in subsets if is_stable(search, np.array(subset))]
+        ours = respond(game, payment, rate, competition).takes_part
+        assert ours is not None
+        assert tuple(ours.tolist()) in stable, seed
+        several += len(stable) > 1
+        partly += 0 < ours.sum() < ours.size
+    assert several > 20  # games in which there is a choice
+    assert partly > 20
+
+
+def test_if_somebody_leaves_all_others_gain() -> None:
+    """The reason why the set is found from above."""
+    for seed in range(40):
+        game, payment, rate = small_game(seed)
+        if game.clients.size < 3:
+            continue
+        search = _Search(game, payment, rate, "mean-field", TOLERANCE)
+        everybody = np.ones(game.clients.size, bool)
+        before = search.margins(search.equilibrium(everybody), everybody).margin
+        for k in range(game.clients.size):
+            others = everybody.copy()
+            others[k] = False
+            if not game.clients.initial_volume[others].any():
+                continue
+            after = search.margins(search.equilibrium(others), others).margin
+            scale = np.abs(before).max() + payment
+            assert (after[others] >= before[others] - 1e-7 * scale).all()
+
+
+def test_who_need_not_stay_away_changes_nothing() -> None:
+    """With reservations that nobody falls below, the plan has the bits of mandatory participation."""
+    clients = Clients.draw(15, 0, reservation=-1e6)
+    offer: dict[str, Any] = {"payment": 53.0, "conservation_rate": 0.3}
+    plain = equilibrium(Game(clients=clients), **offer)
+    free = equilibrium(Game(clients=clients, participation="voluntary"), **offer)
+    assert free.staying_away == 0
+    np.testing.assert_array_equal(plain.volume, free.volume)
+    assert plain.server_cost == free.server_cost
+
+
+def test_who_stays_away_holds_collects_and_earns_nothing_and_does_not_count() -> None:
+    clients = Clients.draw(15, 0, reservation=[0.0] * 10 + [1e4] * 5)
+    plan = equilibrium(Game(clients=clients, participation="voluntary"), payment=53.0, conservation_rate=0.3)
+    assert plan.takes_part is not None
+    away = ~plan.takes_part
+    assert away.sum() == 5
+    assert not plan.volume[:, away].any()
+    assert not plan.collection[:, away].any()
+    assert not plan.outcomes.payment[away].any()
+    assert (plan.outcomes.utility[away] == 0).all()
+    assert plan.outcomes.payment.sum() == pytest.approx(plan.total_payment)
+    few = Clients(
+        *(getattr(clients, name)[:10] for name in ("initial_volume", "collection_cost", "training_cost"))
+    )
+    ten = equilibrium(Game(clients=few), payment=53.0, conservation_rate=0.3)
+    assert plan.server_cost == pytest.approx(ten.server_cost)  # N counts who is left
+    np.testing.assert_allclose(plan.volume[:, :10], ten.volume, rtol=1e-6)
+
+
+def test_the_leader_knows_that_clients_leave() -> None:
+    """No offer on a grid costs less, and the plan costs no less than with clients that cannot leave."""
+    clients = Clients.draw(6, 3, reservation=Uniform(low=0, high=120))
+    game = Game(clients=clients, num_rounds=30, participation="voluntary")
+    plan = solve(game)
+    for payment in np.geomspace(1, 300, 40):
+        for rate in (0.0, 0.2, 0.4, 0.6, 0.8, 0.9):
+            other = equilibrium(game, payment=float(payment), conservation_rate=rate)
+            assert plan.server_cost <= other.server_cost * (1 + 1e-3)
+
+
+def test_nobody_takes_part_for_nothing() -> None:
+    plan = equilibrium(Game(participation="voluntary"), payment=0.0, conservation_rate=1.0)
+    assert plan.staying_away == 15
+    assert plan.server_cost == np.inf
+    assert not plan.volume.any()
+
+
+def test_a_million_clients_decide_in_the_time_of_a_hundred_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted here on 20,000 clients: equilibrium passes, and four for every pass over all utilities."""
+    import dufl.game.mean_field as mean_field
+    import dufl.game.voluntary as voluntary
+
+    clients = Clients.draw(20_000, 1, reservation=Uniform(low=0, high=60))
+    passes = {"responses": 0, "margins": 0}
+    total_response, margins = mean_field.total_response, voluntary.margins
+
+    def counted_response(some: Clients, *args: Any, **options: Any) -> Any:
+        passes["responses"] += some.size == clients.size
+        return total_response(some, *args, **options)
+
+    def counted_margins(some: Clients, *args: Any) -> Any:
+        passes["margins"] += some.size == clients.size
+        return margins(some, *args)
+
+    monkeypatch.setattr(mean_field, "total_response", counted_response)
+    monkeypatch.setattr(voluntary, "margins", counted_margins)
+    response = respond(Game(clients=clients, participation="voluntary"), 53.0 * 20_000 / 15, 0.3)
+    assert response.takes_part is not None
+    assert 0 < (~response.takes_part).sum() < 20_000
+    assert passes["responses"] + 4 * passes["margins"] <= 100
+
+
+def test_algorithm_1_has_no_choice_for_clients() -> None:
+    with pytest.raises(InputError) as caught:
+        solve(Game(participation="voluntary"), method="algorithm1")
+    assert caught.value.field == "participation"
