@@ -8,7 +8,7 @@ sample, curvature c(t), and the price a of collecting one,
 
 λ_t is a decreasing, continuous and piecewise linear function, stored as its knots. One round back, a
 knot with λ > a at y is reached by collecting from x = y − (λ−a)/(2α), where the value is λ too; where λ ≤ a
-nothing is collected. From the x that reaches C on, the client fills its buffer: one more sample kept is one less
+nothing is collected. From the x on that reaches C, the client fills its buffer: each sample kept is one less
 to collect, which is worth a + 2α·(C − x). Then x = θ·D is substituted and p(t) − c(t)·D added. There is no
 iteration, no active set and no tolerance.
 
@@ -16,10 +16,24 @@ A client that may begin with less than it has chooses the largest D(0) ≤ min(D
 A client that must begin with more than C collects nothing until what it keeps fits; its profile obeys no law.
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
 from dufl.game.dynamics import Array
+
+
+class Client(NamedTuple):
+    """D⁰, α, β, C, a and b of one client, and whether it may begin with less than D⁰."""
+
+    initial: float
+    alpha: float
+    beta: float
+    capacity: float
+    collection_price: float
+    training_price: float
+    trim: bool
 
 
 @numba.njit(cache=True, nogil=True)
@@ -225,3 +239,110 @@ def _collect(
         # a + 2α·(y' − kept) = λ(y') on this piece
         reached = kept + (worth + slope * (kept - y) - collection_price) / (2 * alpha - slope)
     return max(min(reached, capacity), kept)
+
+
+@numba.njit(cache=True, nogil=True)
+def gain_at_prices(
+    price: Array,
+    client: Client,
+    held: Array,
+    gathered: Array,
+    better: Array,
+    collected: Array,
+) -> float:
+    """What `better` earns above `held` at fixed prices; a difference of products, not of sums."""
+    gain = 0.0
+    for t in range(held.size):
+        net = price[t] - client.training_price
+        gain += (better[t] - held[t]) * (net - client.beta * (better[t] + held[t]))
+        gain -= _cost_of_collecting_more(client, gathered[t], collected[t])
+    return max(gain, 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _cost_of_collecting_more(client: Client, gathered: float, collected: float) -> float:
+    more = collected - gathered
+    return client.alpha * more * (collected + gathered) + client.collection_price * more
+
+
+@numba.njit(cache=True, nogil=True)
+def gain_with_influence(
+    payment: float,
+    theta: float,
+    client: Client,
+    others: Array,
+    held: Array,
+    gathered: Array,
+    turnover: float,
+    better: Array,
+) -> float:
+    """An upper bound on the gain of a client that knows its influence; writes its deviation to `better`."""
+    num_rounds = held.size
+    price, curvature = np.zeros(num_rounds), np.zeros(num_rounds)
+    now, collected_now = held.copy(), gathered.copy()
+    trial, collected = np.empty(num_rounds), np.empty(num_rounds)
+    gained, bound = 0.0, 0.0
+    for _ in range(50):
+        for t in range(num_rounds):
+            total = others[t] + now[t]
+            price[t] = payment * (others[t] / total) / total if total > 0 else 0.0
+            curvature[t] = 2 * client.beta
+        _respond(price, curvature, theta, client, trial, collected)
+        bound = gain_at_prices(price, client, now, collected_now, trial, collected)
+        if bound <= 1e-12 * turnover:
+            break
+        for t in range(num_rounds):
+            total = others[t] + now[t]
+            bend = 2 * price[t] / total if total > 0 else 0.0
+            price[t] += bend * now[t]
+            curvature[t] += bend
+        _respond(price, curvature, theta, client, trial, collected)
+        step, rise = 1.0, -1.0
+        while rise <= 0 and step > 1e-3:  # the gain rises at first towards the optimum of the expansion
+            aim = now + step * (trial - now)
+            collected_aim = collected_now + step * (collected - collected_now)
+            rise = _true_gain(payment, client, others, now, collected_now, aim, collected_aim)
+            step /= 2
+        if rise <= 0:
+            break
+        gained += rise
+        now, collected_now = aim, collected_aim
+    better[:] = now
+    return gained + bound
+
+
+@numba.njit(cache=True, nogil=True)
+def _respond(
+    price: Array,
+    curvature: Array,
+    theta: float,
+    client: Client,
+    volume: Array,
+    collection: Array,
+) -> None:
+    best_deviation(
+        price, curvature, theta, client.alpha, client.initial, client.trim, volume, collection,
+        client.capacity, client.collection_price, client.training_price,
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _true_gain(
+    payment: float,
+    client: Client,
+    others: Array,
+    held: Array,
+    gathered: Array,
+    better: Array,
+    collected: Array,
+) -> float:
+    """What `better` earns above `held` when the total moves with it."""
+    gain = 0.0
+    for t in range(held.size):
+        before, after = others[t] + held[t], others[t] + better[t]
+        if before > 0 and after > 0:
+            gain += payment * (others[t] / before) * ((better[t] - held[t]) / after)
+        gain -= client.beta * (better[t] - held[t]) * (better[t] + held[t])
+        gain -= client.training_price * (better[t] - held[t])
+        gain -= _cost_of_collecting_more(client, gathered[t], collected[t])
+    return gain
