@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dufl.errors import CapacityError, CertificateError, InputError
+from dufl.errors import CertificateError, InputError
 from dufl.game import endless_offer
 from dufl.game.certificate import Certificate
 from dufl.game.endless import StationaryPlan, solve_endless
@@ -293,12 +293,6 @@ def test_bad_input(field: str, make: object) -> None:
     with pytest.raises(InputError) as caught:
         make()  # type: ignore[operator]
     assert caught.value.field == field
-
-
-def test_a_capacity_that_is_too_small() -> None:
-    clients = Clients(5.0, [1e-3, 1e-3], 1e-5, capacity=[np.inf, 10.0])
-    with pytest.raises(CapacityError):
-        solve_endless(Game(clients=clients))
 
 
 def test_a_finite_plan_knows_the_offer_without_an_end() -> None:

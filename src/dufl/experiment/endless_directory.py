@@ -18,6 +18,7 @@ from dufl.game.endless_certificate import certify_stationary
 from dufl.game.parameters import Offer
 
 _PER_CLIENT = ("volume", "collection")
+_WRITTEN = (*_PER_CLIENT, "utility", "shadow_price")
 
 
 def is_endless(folder: Path) -> bool:
@@ -35,7 +36,7 @@ def write_endless(
     with writing(folder, ENDLESS, force) as staging:
         write_text(staging / "plan.json", to_json(plan.summary()))
         with replacing(staging / "plan.npz") as temporary, temporary.open("wb") as stream:
-            np.savez_compressed(stream, volume=plan.volume, collection=plan.collection, utility=plan.utility)
+            np.savez_compressed(stream, **{name: getattr(plan, name) for name in _WRITTEN})
         write_text(staging / "config.toml", experiment.to_toml())
         if experiment.clients.file is not None:
             names.append(CLIENTS_FILE)

@@ -1,4 +1,4 @@
-"""Plans for a service without a last round: the stationary equilibrium, in closed form.
+"""Plans for a service without a last round: the stationary equilibrium.
 
 Training does not end, and every client holds the same volume in every round. Costs, payments and utilities
 are per round. What clients have at first is discarded sooner or later, so it does not matter. See
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dufl.errors import CapacityError, CertificateError, InputError
+from dufl.errors import CertificateError, InputError
 from dufl.game.certificate import CERTIFIED, Certificate
 from dufl.game.dynamics import Array
 from dufl.game.endless_certificate import certify_stationary
@@ -21,9 +22,11 @@ from dufl.game.endless_offer import best_offer, cheapest_offer
 from dufl.game.loss import PowerLaw
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.prediction import Prediction, has_unit, law_of
-from dufl.game.stationary import shares
+from dufl.game.stationary import Holdings, holdings
 from dufl.game.utility import ServerCost, cost_of_rounds
 from dufl.late import late
+
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,18 +53,28 @@ class StationaryPlan:
         return Offer(payment=self.payment, conservation_rate=self.conservation_rate)
 
     @cached_property
-    def _shares(self) -> tuple[float, Array]:
-        return shares(self.game.clients, self.conservation_rate, self.competition)
+    def _holdings(self) -> Holdings:
+        return holdings(self.game.clients, self.payment, self.conservation_rate, self.competition)
 
-    @cached_property
+    @property
     def total_volume(self) -> float:
-        """φ = sqrt(R·A(θ)/2)."""
-        return float(np.sqrt(self.payment * self._shares[0] / 2))
+        """φ; sqrt(R·A(θ)/2) without prices per sample and capacities."""
+        return self._holdings.total_volume
 
-    @cached_property
+    @property
     def volume(self) -> Array:
         """D_k, of shape (clients,)."""
-        return self.total_volume * self._shares[1]
+        return self._holdings.volume
+
+    @property
+    def full(self) -> Flags:
+        """Which clients hold as much as their capacity allows, of shape (clients,)."""
+        return np.asarray(self.volume >= self.game.clients.capacity)
+
+    @property
+    def shadow_price(self) -> Array:
+        """What one more unit of capacity would earn a client per round; 0 if it is not full."""
+        return self._holdings.shadow_price
 
     @cached_property
     def collection(self) -> Array:
@@ -153,6 +166,8 @@ class StationaryPlan:
             "influence_gain": certificate.influence,
             "certificate_holds": certificate.holds(),
             "losing_clients": certificate.losing_clients,
+            "full_clients": int(self.full.sum()),
+            "largest_shadow_price": float(self.shadow_price.max()),
         }
 
 
@@ -222,25 +237,19 @@ def with_endless_goal(game: Game, goal: str, value: float, competition: Competit
 def endless_offer(game: Game, competition: Competition = "mean-field") -> Offer | None:
     """The best offer if the service of a finite game did not end.
 
-    None if there is no such service: with a decay below 1, at θ = 1, or with a user's own loss law, which
-    need not hold for data of any age.
+    None if there is no such service: with a decay below 1, at θ = 1, with voluntary participation, or with a
+    user's own loss law, which need not hold for data of any age.
     """
     alone = competition == "nash" and game.clients.num_clients < 2
-    if game.decay != 1 or game.conservation_range[0] == 1 or alone or not isinstance(game.law, PowerLaw):
+    voluntary = game.participation == "voluntary"
+    ends = game.decay != 1 or game.conservation_range[0] == 1
+    if ends or alone or voluntary or not isinstance(game.law, PowerLaw):
         return None
     return best_offer(game, competition)
 
 
 def _check(plan: StationaryPlan) -> None:
-    """Raise if a client would hold more than its capacity, or if the certificate refuses the plan."""
-    capacity = plan.game.clients.capacity
-    excess = np.flatnonzero(plan.volume > capacity * (1 + 1e-9))
-    if excess.size:
-        k = int(excess[0])
-        text = f"{capacity[k]:g} for client {k}, which would hold {plan.volume[k]:,.0f} samples"
-        advice = "raise its capacity or lower the payment (payment_range)"
-        rule = "large enough for the plan"
-        raise CapacityError.of("capacity", rule, float(capacity[k]), text=text, advice=advice)
+    """Raise if the certificate refuses the plan."""
     if not plan.certificate.holds():
         raise CertificateError(
             f"the certificate refuses the stationary equilibrium for payment {plan.payment:g} and "

@@ -13,6 +13,12 @@ exponentials. What is left is a search in θ, on the scale of log S. A(θ) chang
 shows every valley, and the deepest ones are followed down. A user's own law may have any form: for every θ of
 the grid its payment is searched on a grid of magnitudes.
 
+Prices per sample and capacities leave no closed form: φ(R, θ) is that of `stationary_price`. It is no concave
+function of R then. A price at which many clients begin to collect makes further payments worth more, so U has
+several valleys in R as well. The payment is searched on a grid of magnitudes, and then once more on the part
+of it that can matter: φ ≤ sqrt(R·A/2) bounds U from below, by the closed form. The deepest valleys of this
+grid are followed down.
+
 Everything works on arrays over offers. A large population is represented by `TYPES` types in the search.
 """
 
@@ -29,14 +35,15 @@ from dufl.game.mean_field import SMALLEST, TYPES
 from dufl.game.parameters import Competition, Game, Offer
 from dufl.game.population import Clients
 from dufl.game.prediction import NINETY_ONE_SIDED, Reached, law_of
-from dufl.game.stationary import SMALLEST_SHARE, responses
+from dufl.game.stationary import SMALLEST_SHARE, has_closed_form, has_prices, holdings, responses, unlimited
+from dufl.game.stationary_price import total_volumes
+from dufl.game.valleys import FINER, ZOOMS, around_valleys, lowest, sectioned
 
 OLDEST = 1e6  # rounds: the largest staleness that is considered, so θ is at most 1 − 1e-6
 AGES = 401  # values of S on the grid, by magnitude
 PAYMENTS = 241  # payments on the grid, by magnitude
-VALLEYS = 5
-FINER = 21  # points between the neighbours of the best point
-ZOOMS = 8  # each makes the grid ten times finer
+MAGNITUDES = 61  # payments on the grid that shows which of them can matter
+PAYMENT_VALLEYS = 3  # for every θ
 
 
 def best_offer(game: Game, competition: Competition = "mean-field") -> Offer:
@@ -44,12 +51,22 @@ def best_offer(game: Game, competition: Competition = "mean-field") -> Offer:
 
     θ = 1 is no endless service: nobody collects, and the data grow old without limit. The largest θ is
     1 − 1e-6, or the lower end of the range if that is larger.
+
+    Capacities only lower volumes. If the best offer without them leaves room in every buffer, it is the best.
     """
+    clients = game.clients
+    if not has_prices(clients) and not has_closed_form(clients):
+        free = game.replace(clients=unlimited(clients))
+        offer = best_offer(free, competition)
+        held = holdings(free.clients, offer.payment, offer.conservation_rate, competition)
+        if (held.volume <= clients.capacity).all():
+            return offer
     service = Service.of(game, competition)
     ages = np.linspace(*service.ages, AGES)
     _, costs = service.paid(service.rates(ages))
-    left, right = _around_valleys(ages, costs)
-    age, _ = _lowest(lambda x: service.paid(service.rates(x))[1], left, right, FINER)
+    left, right = around_valleys(ages, costs)
+    follow = lowest if has_closed_form(service.clients) else sectioned
+    age, _ = follow(lambda x: service.paid(service.rates(x))[1], left, right, FINER)
     rates = service.rates(np.concatenate([age, ages[[0, -1]]]))
     payments, costs = service.paid(rates)
     best = int(np.argmin(costs))
@@ -103,6 +120,9 @@ class Service:
         if game.conservation_range[0] == 1:
             rule = "a range that begins below 1 in an endless service: with θ = 1 nobody collects"
             raise InputError.of("conservation_range", rule, list(game.conservation_range))
+        if game.participation == "voluntary":
+            rule = "'mandatory' in an endless service: voluntary participation needs a finite horizon"
+            raise InputError.of("participation", rule, game.participation, text="'voluntary'")
         if competition == "nash" and game.clients.num_clients < 2:
             rule = "'mean-field' with a single client: it is paid all of R whatever it holds"
             raise InputError.of("competition", rule, competition)
@@ -126,17 +146,23 @@ class Service:
         """θ = 1 − 1/S, within its range."""
         return np.clip(-np.expm1(-ages), *self.game.conservation_range)
 
-    def scarcity(self, payments: Array, answers: Array) -> Array:
-        """N/φ; infinite without payment."""
-        with np.errstate(divide="ignore", over="ignore"):
-            return np.asarray(self.game.clients.num_clients / np.sqrt(payments * answers / 2))
+    def total_volume(self, payments: Array, rates: Array, answers: Array | None = None) -> Array:
+        """φ, by the closed form from A(θ) if there is one."""
+        if not has_closed_form(self.clients):
+            return total_volumes(self.clients, payments, rates, self.competition == "nash")
+        if answers is None:
+            answers = responses(self.clients, rates.ravel(), self.competition).reshape(rates.shape)
+        with np.errstate(over="ignore"):
+            return np.asarray(np.sqrt(payments * answers / 2))
 
     def costs(self, payments: Array, rates: Array, answers: Array) -> Array:
         """U(R, θ)."""
-        weight = self.game.payment_weight
-        if weight == 1:
+        if self.game.payment_weight == 1:
             return payments + np.zeros_like(rates)
-        scarcity = self.scarcity(payments, answers)
+        return self._costs_of(payments, rates, self.total_volume(payments, rates, answers))
+
+    def _costs_of(self, payments: Array, rates: Array, totals: Array) -> Array:
+        weight, scarcity = self.game.payment_weight, self._scarcity(totals)
         law = self.game.law
         if isinstance(law, PowerLaw) and law.most_collected is not None:  # no more is collected than there is
             scarcity = np.maximum(scarcity, (1 - rates) / law.most_collected)
@@ -144,6 +170,11 @@ class Service:
         with np.errstate(over="ignore"):
             little, old = terms_of(law, scarcity, staleness)
             return np.asarray(weight * payments + (1 - weight) * (little + old))
+
+    def _scarcity(self, totals: Array) -> Array:
+        """N/φ; infinite without payment."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(self.game.clients.num_clients / totals)
 
     def paid(self, rates: Array) -> tuple[Array, Array]:
         """R(θ) and U(R(θ), θ), for rates of any shape."""
@@ -158,6 +189,8 @@ class Service:
         low, high = game.payment_range
         if high < SMALLEST or game.payment_weight == 1:
             return np.full(rates.shape, low)
+        if not has_closed_form(self.clients):
+            return self._searched(rates, answers)
         if isinstance(law, PowerLaw) and not law.flow_weight and law.most_collected is None:
             floor = max(low, SMALLEST)
             return np.clip(self._closed_form(law, answers), floor, max(high, floor))
@@ -167,7 +200,40 @@ class Service:
             payments = np.clip(np.exp(magnitudes), low, high)
             return self.costs(payments, rates[:, None], answers[:, None])
 
-        return np.clip(np.exp(_lowest(costs, left, right, PAYMENTS)[0]), low, high)
+        return np.clip(np.exp(lowest(costs, left, right, PAYMENTS)[0]), low, high)
+
+    def _searched(self, rates: Array, answers: Array) -> Array:
+        """R(θ) of clients with prices or capacities, by the valleys of U in log R."""
+
+        def costs(magnitudes: Array, times: int = 1) -> Array:
+            payments = np.clip(np.exp(magnitudes), *self.game.payment_range)
+            rows = np.repeat(rates, times)[:, None], np.repeat(answers, times)[:, None]
+            return self.costs(payments, *rows)
+
+        left, right = self._worthwhile(rates, answers, costs)
+        x = np.linspace(left, right, PAYMENTS, axis=1)
+        values = costs(x)
+        walled = np.pad(values, ((0, 0), (1, 1)), constant_values=np.inf)
+        valley = (values <= walled[:, :-2]) & (values <= walled[:, 2:])
+        at = np.argsort(np.where(valley, values, np.inf), axis=1, kind="stable")[:, :PAYMENT_VALLEYS]
+        sides = (np.take_along_axis(x, np.clip(at + side, 0, PAYMENTS - 1), axis=1) for side in (-1, 1))
+        found, least = sectioned(lambda x: costs(x, PAYMENT_VALLEYS), *(side.ravel() for side in sides), 3)
+        best = least.reshape(at.shape).argmin(axis=1)[:, None]
+        chosen = np.take_along_axis(found.reshape(at.shape), best, axis=1)[:, 0]
+        return np.clip(np.exp(chosen), *self.game.payment_range)
+
+    def _worthwhile(
+        self, rates: Array, answers: Array, costs: Callable[[Array], Array]
+    ) -> tuple[Array, Array]:
+        """For every θ the range of log R outside of which U is larger than somewhere on a coarse grid."""
+        x = np.linspace(*self.magnitudes, MAGNITUDES)
+        if not isinstance(self.game.law, PowerLaw):
+            return np.full(rates.shape, x[0]), np.full(rates.shape, x[-1])
+        payments = np.clip(np.exp(x), *self.game.payment_range)[None]
+        least = self._costs_of(payments, rates[:, None], np.sqrt(payments * answers[:, None] / 2))
+        possible = least <= costs(np.broadcast_to(x, least.shape)).min(axis=1, keepdims=True)
+        first, last = possible.argmax(axis=1), x.size - 1 - possible[:, ::-1].argmax(axis=1)
+        return x[np.maximum(first - 1, 0)], x[np.minimum(last + 1, x.size - 1)]
 
     def _closed_form(self, law: PowerLaw, answers: Array) -> Array:
         """R(θ) = (p·c/(2γ))^(2/(p+2)), in logarithms."""
@@ -184,8 +250,8 @@ class Service:
 
         def bounds(ages: Array) -> Array:
             rates = self.rates(ages)
-            answers = responses(self.clients, rates.ravel(), self.competition).reshape(rates.shape)
-            scarcity, staleness = self.scarcity(payments[:, None], answers), 1 / (1 - rates)
+            scarcity = self._scarcity(self.total_volume(payments[:, None], rates))
+            staleness = 1 / (1 - rates)
             with np.errstate(over="ignore", invalid="ignore"):
                 slopes = law.gradient(scarcity, staleness)
                 variance = np.einsum("i...,ij,j...->...", slopes, covariance, slopes)
@@ -194,27 +260,5 @@ class Service:
             return np.where(np.isnan(bound), np.inf, bound)
 
         low, high = (np.full(payments.shape, edge) for edge in self.ages)
-        ages, values = _lowest(bounds, low, high, AGES)
+        ages, values = lowest(bounds, low, high, AGES)
         return self.rates(ages), values
-
-
-def _around_valleys(points: Array, values: Array) -> tuple[Array, Array]:
-    """The neighbours of the lowest local minima."""
-    walled = np.pad(values, 1, constant_values=np.inf)
-    lowest = np.flatnonzero((values <= walled[:-2]) & (values <= walled[2:]))
-    lowest = lowest[np.argsort(values[lowest], kind="stable")[:VALLEYS]]
-    return points[np.maximum(lowest - 1, 0)], points[np.minimum(lowest + 1, points.size - 1)]
-
-
-def _lowest(cost: Callable[[Array], Array], left: Array, right: Array, first: int) -> tuple[Array, Array]:
-    """The x with the least cost in every row [left, right]: a grid, then finer ones around its best point."""
-    rows = np.arange(left.size)
-    best, least = left, np.full(left.shape, np.inf)
-    for zoom in range(ZOOMS + 1):
-        x = np.linspace(left, right, first if zoom == 0 else FINER, axis=1)
-        values = cost(x)
-        at = values.argmin(axis=1)
-        better = values[rows, at] < least
-        best, least = np.where(better, x[rows, at], best), np.where(better, values[rows, at], least)
-        left, right = x[rows, np.maximum(at - 1, 0)], x[rows, np.minimum(at + 1, x.shape[1] - 1)]
-    return best, least

@@ -49,6 +49,11 @@ def _server_rows(plan: StationaryPlan) -> Rows:
 def _client_rows(plan: StationaryPlan) -> Rows:
     losing = f"{plan.certificate.losing_clients:,} of {plan.game.clients.size:,}"
     share = plan.volume / plan.total_volume if plan.total_volume > 0 else plan.volume
+    full = int(plan.full.sum())
+    at_capacity = [
+        ("clients with a full buffer", f"{full:,} of {plan.game.clients.size:,}"),
+        ("  largest shadow price of capacity", _small(float(plan.shadow_price.max()))),
+    ]
     return [
         ("volume per client", spread(plan.volume)),
         ("collected per client", spread(plan.collection)),
@@ -56,6 +61,7 @@ def _client_rows(plan: StationaryPlan) -> Rows:
         ("payment per client", spread(plan.payment * share)),
         ("utility per client", spread(plan.utility)),
         ("clients with negative utility", losing),
+        *(at_capacity if full else []),
     ]
 
 
