@@ -65,7 +65,7 @@ def test_the_set_is_stable_among_all_subsets(competition: Competition) -> None:
         assert tuple(ours.tolist()) in stable, seed
         several += len(stable) > 1
         partly += 0 < ours.sum() < ours.size
-    assert several > 20  # games in which there is a choice
+    assert several > 5  # games in which there is a choice
     assert partly > 20
 
 
