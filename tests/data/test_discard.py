@@ -283,7 +283,7 @@ def test_a_buffer_is_trimmed_by_its_rule(tmp_path: Path) -> None:
 
 
 def test_class_balanced_needs_classes(make: Make) -> None:
-    numbers = Samples(np.zeros((4, 1), np.float32), np.float32([0.5, 1, 2, 3]))
+    numbers = Samples(np.zeros((4, 1), np.float32), np.array([0.5, 1, 2, 3], np.float32))
 
     def at_first() -> None:
         make(numbers, discard="class-balanced")
@@ -302,7 +302,7 @@ def test_class_balanced_needs_classes(make: Make) -> None:
 
 @pytest.mark.parametrize("discard", ["uniform", "oldest", "reservoir"])
 def test_other_rules_accept_numbers(make: Make, discard: str) -> None:
-    numbers = Samples(np.zeros((4, 1), np.float32), np.float32([0.5, 1, 2, 3]))
+    numbers = Samples(np.zeros((4, 1), np.float32), np.array([0.5, 1, 2, 3], np.float32))
     buffer = make(numbers, discard=discard)
     buffer.advance(2, numbers)
     assert len(buffer) == 6

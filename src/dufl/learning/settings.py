@@ -15,6 +15,7 @@ from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
 from dufl.learning.own import OwnAlgorithm
+from dufl.learning.selection import ClientSelection
 from dufl.plugins import Spec, check_spec, describe
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
@@ -77,7 +78,9 @@ class Training(Inputs):
             "exponential"; see `dufl.learning.age_weights`.
         age_scale: the number of rounds after which a fresh sample counts nothing (linear) or half
             (exponential).
-        fraction_train: the fraction of clients, sampled anew in every round, that train.
+        fraction_train: the fraction of clients, selected anew in every round, that train.
+        client_selection: how they are selected: at "random", or by the "age" of what the server has learned
+            from each; see `dufl.learning.selection`.
         client_dropout: the probability that a sampled client does not reply.
         precision: "bf16" computes in bfloat16 where torch considers it safe; weights stay in float32.
         seed: of data, initial weights, sampling and local training.
@@ -100,6 +103,7 @@ class Training(Inputs):
     age_weighting: AgeWeighting = "none"
     age_scale: Positive = 10.0
     fraction_train: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
+    client_selection: ClientSelection = "random"
     client_dropout: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
     precision: Literal["float32", "bf16"] = "float32"
     seed: Seed = 0
