@@ -52,7 +52,7 @@ def strategy_of(kind: str, count: int) -> Strategy:
     if kind == "fedavg":
         random.seed(1)  # Flower samples with it
         return FedAvg(fraction_train=0.5, fraction_evaluate=0.0)
-    selection = "age" if kind == "age" else "random"
+    selection: Any = "age" if kind == "age" else "random"
     training = Training(fraction_train=0.5, client_selection=selection, seed=1)
     return AlgorithmStrategy(training, np.zeros(2, np.float32), count)
 

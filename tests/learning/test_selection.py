@@ -44,7 +44,7 @@ def test_the_index_is_the_price_at_which_selecting_now_or_later_cost_the_same(
 
 
 def play(
-    volumes: Any, fraction: float, rounds: int = ROUNDS, selection: str = "age", **options: Any
+    volumes: Any, fraction: float, rounds: int = ROUNDS, selection: Any = "age", **options: Any
 ) -> tuple[Any, Any]:
     """Who was selected and replied, (rounds, clients), and the ages before every round."""
     number, volumes = len(volumes), np.asarray(volumes, float)
@@ -79,8 +79,7 @@ def test_nobody_waits_as_long_as_under_random_selection(volumes: Any, dropout: f
     for seed in range(5):
         found = {}
         for selection in ("age", "random"):
-            options = {"selection": selection, "client_dropout": dropout, "seed": seed}
-            _, ages = play(volumes, 0.2, **options)
+            _, ages = play(volumes, 0.2, selection=selection, client_dropout=dropout, seed=seed)
             found[selection] = ages.max(), float(np.average(ages.mean(axis=0), weights=volumes))
         assert found["age"][0] < 0.6 * found["random"][0]
         assert found["age"][1] < 0.8 * found["random"][1]
@@ -159,7 +158,7 @@ def test_a_federation_selects_by_its_own_volumes() -> None:
         trained.append([task.client for task in listed])
         return original(weights, buffers, listed)
 
-    engine.train = watched  # type: ignore[method-assign]
+    engine.train = watched  # type: ignore[method-assign, assignment]
     while not played.done:
         played.play()
     engine.close()
@@ -189,6 +188,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_an_unknown_selection() -> None:
+    unknown: Any = "oldest"
     with pytest.raises(InputError) as refused:
-        Training(client_selection="oldest")
+        Training(client_selection=unknown)
     assert refused.value.field == "client_selection"
