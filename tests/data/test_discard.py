@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dufl.data.buffer import Buffer, MemoryBuffer
-from dufl.data.discard.discarding import DISCARD_RULES
+from dufl.data.discard.discarding import DISCARD_RULES, DiscardName
 from dufl.data.durable import DurableBuffer
 from dufl.data.samples import IndexedSamples, Samples
 from dufl.errors import InputError
@@ -75,6 +75,10 @@ def assert_mean(found: Any, expected: Any) -> None:
     """The mean over the seeds is the expectation, within 4.5 standard errors."""
     error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
     assert (np.abs(found.mean(axis=0) - expected) <= 4.5 * error + 1e-9).all()
+
+
+def test_every_rule_has_its_name() -> None:
+    assert tuple(DISCARD_RULES) == get_args(DiscardName)
 
 
 def test_uniform_has_the_mean_age_of_the_law_of_staleness(make: Make) -> None:

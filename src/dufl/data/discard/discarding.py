@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ DISCARD_RULES: dict[str, DiscardRule] = {
     "reservoir": Reservoir(),
     "class-balanced": ClassBalanced(),
 }
-assert tuple(DISCARD_RULES) == get_args(DiscardName)
 STEP, TRIM = 2, 17  # purposes of random draws: discards of a step, and without one
 _OFFERED = ("labels", "fresh", "seen")
 
