@@ -95,6 +95,7 @@ KEYS = (
     *("data.arrival_until", "data.class_order", "data.dirichlet_alpha", "data.discard", "data.stream"),
     *("training.algorithm", "training.loss", "training.metrics"),
     *("training.proximal_mu", "training.feddyn_alpha", "policy", "training.model"),
+    *("training.age_weighting", "training.age_scale", "training.client_selection"),
     *("training.batch_size", "training.learning_rate", "training.momentum", "training.fraction_train"),
     *(
         "training.client_dropout",

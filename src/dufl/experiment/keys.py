@@ -52,6 +52,7 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "training.learning_rate": ("η", "eta", "lr"),
     "training.local_epochs": ("E", "epochs", "num_epochs"),
     "training.batch_size": ("B", "batch", "batchsize"),
+    "training.age_scale": ("H", "half_life", "age_half_life"),
     "training.fraction_train": ("C", "fraction_fit", "client_fraction"),
     "training.client_dropout": ("", "dropout"),
 }
