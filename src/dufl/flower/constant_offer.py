@@ -1,8 +1,8 @@
 """Policies on Flower: those that make one offer (R, θ) for all rounds, to which clients respond as planned.
 
-A deal is an offer and the volumes that clients commit to. So a run on Flower can follow a plan of the game, and
-nothing else: a policy becomes the ranges in which the server plans or negotiates. `dufl` has those of the game,
-`algorithm1` has them too and the paper's loop, and the other ones have one offer.
+A deal is an offer and the volumes that clients commit to. So a run on Flower can follow a plan of the game,
+and nothing else: a policy becomes the ranges in which the server plans or negotiates. `dufl` has those of the
+game, `algorithm1` has them too and the paper's loop, and the other ones have one offer.
 """
 
 from typing import Any

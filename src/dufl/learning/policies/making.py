@@ -1,8 +1,8 @@
 """From the specification of a policy to the policy.
 
 A policy without a price of its own spends the baseline payment per round: `keep-all`, `fresh-only`,
-`window-M`, `periodic-M`, and `age-price`, whose payments have it as their mean. By default it is the payment of
-the server's plan; on recorded data, a window or a periodic policy takes everything for nothing instead.
+`window-M`, `periodic-M`, and `age-price`, whose payments have it as their mean. By default it is the payment
+of the server's plan; on recorded data, a window or a periodic policy takes everything for nothing instead.
 """
 
 import math

@@ -137,4 +137,4 @@ def _volumes(
     for _ in range(HALVINGS if low < high else 0):
         middle = (low + high) / 2
         low, high = (low, middle) if (weight * shares(middle)).sum() < 1 else (middle, high)
-    return np.asarray(shares(low) * low)
+    return np.minimum(shares(low) * low, most)
