@@ -35,6 +35,10 @@ TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
         pytest.param(("training.algorithm=fedprox",), marks=pytest.mark.slow),
         pytest.param(("training.algorithm=feddyn",), marks=pytest.mark.slow),
         pytest.param(TRIMMED, marks=pytest.mark.slow),
+        ("policy=fixed-30-0.6",),
+        pytest.param(("policy=algorithm1",), marks=pytest.mark.slow),
+        pytest.param(("policy=static",), marks=pytest.mark.slow),
+        pytest.param(("policy=keep-all", "baseline_payment=30"), marks=pytest.mark.slow),
     ],
 )
 def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None:

@@ -88,7 +88,7 @@ def test_nothing_is_bought_for_nothing() -> None:
 
 def test_an_equilibrium_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(price_path, "MAX_PASSES", 2)
-    with pytest.raises(DuflError, match="no equilibrium was found .* after 2 passes"):
+    with pytest.raises(DuflError, match=r"no equilibrium was found .* after 2 passes"):
         age_price(Game(num_rounds=20), 40.0, 0.5)
 
 
