@@ -226,12 +226,6 @@ def test_regression_needs_the_linear_model() -> None:
     assert caught.value.field == "training.model"
 
 
-def test_policies_of_recorded_data_are_refused_in_simulation() -> None:
-    with pytest.raises(InputError) as caught:
-        dufl.train(dufl.Game(num_rounds=3), policy="keep-all")
-    assert caught.value.field == "policy"
-
-
 def test_windows_hold_the_last_rounds() -> None:
     """The buffer of a window of m has the samples of the last m periods, and its mean age says so."""
     recording = hyperplane(1100)

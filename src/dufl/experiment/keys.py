@@ -13,7 +13,7 @@ from dufl.learning.settings import Training
 ROOT = ""  # the section of the top-level keys
 
 KEYS: dict[str, Sequence[str]] = {
-    ROOT: ["policy"],
+    ROOT: ["policy", "baseline_payment"],
     "game": [
         *(name for name in Game.model_fields if name != "clients"),
         *("strong_convexity", "smoothness", "learning_rate"),

@@ -26,7 +26,7 @@ from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, Policy, make_policy
+from dufl.learning.policies import Planned, Policy
 from dufl.learning.replanning import Replanned
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
@@ -219,6 +219,7 @@ def train(
     training: Training | None = None,
     policy: Spec | None = None,
     leader: Leader | None = None,
+    baseline_payment: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -233,6 +234,7 @@ def train(
         training: how clients train.
         policy: how data is updated.
         leader: how the offer of the policy "dufl" is chosen.
+        baseline_payment: what a policy without a price of its own spends per round; see `Experiment`.
         out: a run directory to write; without one the result is only returned.
         resume: resume the run in `out`.
         force: write to `out` even if it holds something else; a run is never replaced.
@@ -243,7 +245,8 @@ def train(
     >>> len(run.records), run.finished
     (3, True)
     """
-    experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
+    parts = {"data": data, "training": training, "policy": policy, "leader": leader}
+    experiment = as_experiment(experiment, **parts, baseline_payment=baseline_payment)
     require_rounds(experiment.game)
     if out == "":
         raise InputError.of("out", "the name of a directory", "", text="an empty text")
@@ -264,7 +267,7 @@ def train(
     settings, game = experiment.training, experiment.game
     check_law(game.loss)
     source = experiment.data.client_data(samples, game, settings.seed)
-    update: Policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
+    update: Policy = experiment.make_policy(source)
     if isinstance(update, Planned) and experiment.leader.replan_every is not None:
         every = experiment.leader.replan_every
         update = Replanned(update.plan, settings.seed, every, experiment.solve_game)
