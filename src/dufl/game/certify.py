@@ -14,6 +14,7 @@ Clients that stay away have zeros in the certificate.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +155,7 @@ def _empty(answered: Answered) -> Certificate:
 def _scattered(certificate: Certificate, inside: npt.NDArray[np.intp], size: int) -> Certificate:
     """A certificate of some clients as one of all, with zeros for the others."""
 
-    def spread(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def spread(values: npt.NDArray[Any]) -> Any:
         every = np.zeros(size, values.dtype)
         every[inside] = values
         return every
