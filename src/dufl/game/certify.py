@@ -148,8 +148,19 @@ def _gains(gain: Array, turnover: Array) -> Array:
 
 def _empty(answered: Answered) -> Certificate:
     """The certificate if nobody takes part."""
-    columns = np.zeros((6, answered.game.clients.size))
-    return Certificate(answered.competition, *columns, 0.0, columns[0].copy(), columns[0].astype(np.int64))
+    none = np.zeros(answered.game.clients.size)
+    return Certificate(
+        competition=answered.competition,
+        law_residual=none,
+        kkt_residual=none,
+        fixed_gain=none,
+        influence_gain=none,
+        turnover=none,
+        utility=none,
+        equilibrium_residual=0.0,
+        shadow_price=none,
+        full_rounds=none.astype(np.int64),
+    )
 
 
 def _scattered(certificate: Certificate, inside: npt.NDArray[np.intp], size: int) -> Certificate:
