@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dufl.errors import InputError
-from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Experiment
 from dufl.experiment.recorded import score_of
 from dufl.experiment.run_directory import FREE, RunDirectory
+from dufl.experiment.statistics import standard_deviation
 from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array

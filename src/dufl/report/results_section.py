@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dufl.data.arrival import Arrival
+from dufl.experiment.statistics import LEAST
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import short_name
 from dufl.formatting import count, money, number, percent
@@ -93,7 +94,7 @@ def facts(groups: Sequence[Group], plannings: Sequence[Planning]) -> Facts:
 def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section:
     """A table of the groups, and their training curves."""
     several = any(len(one.runs) > 1 for one in groups)
-    shades = "Lines are means over the seeds; shaded areas are the range from minimum to maximum."
+    shades = f"Lines are means over the seeds; shaded areas are {_shades(groups)}."
     hint = "Drag across a chart to zoom in, double-click to zoom out; click on the legend to hide a line."
     notes = [Paragraph(shades, "note")] * several + [Paragraph(hint, "note hint")]
     blocks: list[Block] = []
@@ -105,6 +106,15 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
         blocks += [*part.heading, table, *free, *notes, Charts(part.named(charts))]
         notes = []
     return Section("Results", "Results", blocks)
+
+
+def _shades(groups: Sequence[Group]) -> str:
+    """What is around the lines: it depends on the number of seeds."""
+    seeds = [len(one.runs) for one in groups if len(one.runs) > 1]
+    band, spread = "95 % intervals of the mean", "the range from minimum to maximum"
+    if all(number < LEAST for number in seeds):
+        return spread
+    return band if all(number >= LEAST for number in seeds) else f"{band}, or {spread} of few seeds"
 
 
 def summary_table(groups: Sequence[Group]) -> Table:
