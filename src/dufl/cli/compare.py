@@ -16,6 +16,7 @@ from dufl.cli.common import (
     check_file_argument,
     console,
     parse_changes,
+    progress_bar,
     stopping,
 )
 from dufl.cli.plan import Payment, Rate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dufl.experiment.comparison import Comparison
     from dufl.experiment.config import Experiment
     from dufl.experiment.runs import Job, Observer, Result
+    from dufl.experiment.train import Run
     from dufl.learning.federation import Record
 
 Files = Annotated[
@@ -114,10 +116,11 @@ def compare(
     from dufl.experiment.runs import Options
 
     allow_imports(plugins)
+    paths: list[Path | None] = [*files] if files else [None]
     given = parse_changes(changes)
     experiments = {
         file: Experiment.from_toml(check_file_argument(file), given).fixed(payment, conservation_rate)
-        for file in list[Path | None](files or [None])
+        for file in paths
     }
     check_out(out, resume=resume)
     if out:
@@ -147,22 +150,20 @@ def show(comparison: "Comparison", json: bool) -> None:
 
     from dufl.experiment.files import to_json
     from dufl.report.comparison_files import write_comparison
-    from dufl.report.figures import write_run_figure
     from dufl.report.statistics_table import statistics_table
     from dufl.report.tables import comparison_table
 
     results = comparison.results()
     if comparison.folder:
         written = write_comparison(comparison, comparison.folder)
-        for run in (run for cell in comparison.cells for run in cell.runs):
-            write_run_figure(run)
+        _draw([run for cell in comparison.cells for run in cell.runs])
         page = report_of(comparison.folder)
     if json:
         failures = {name: str(error) for name, error in comparison.failures.items()}
         whole = {"cells": comparison.summary(), "statistics": results.to_dict()}
         typer.echo(to_json(whole | ({"failures": failures} if failures else {})), nl=False)
         return
-    screen = console(110)
+    screen = console(140)
     problems = list(dict.fromkeys(cell.problem for cell in comparison.cells))
     for problem in problems:
         if len(problems) > 1:
@@ -173,6 +174,18 @@ def show(comparison: "Comparison", json: bool) -> None:
     if comparison.folder:
         typer.echo("written: " + ", ".join(str(path) for path in written))
         typer.echo(f"report: {page}")
+
+
+def _draw(runs: "Sequence[Run]") -> None:
+    """Write the figures of runs that have none."""
+    from dufl.report.figures import write_run_figure
+
+    left = [run for run in runs if run.folder and not (run.folder / "training.pdf").exists()]
+    with progress_bar() as begin:
+        advance = begin("drawing runs")
+        for place, run in enumerate(left):
+            advance(place / len(left))
+            write_run_figure(run)
 
 
 @contextmanager

@@ -144,6 +144,6 @@ def _caption(results: Statistics) -> str:
     if results.tests:
         text += " Stars mark differences to the baseline (paired sign-flip test, corrected by Holm's method):"
         text += " * p <= 0.05, ** p <= 0.01."
-    if runs and runs[-1] >= LEAST:
+    if len(results.problems) == 1 and runs[-1] >= LEAST:
         text += " Intervals are 95 % bootstrap intervals of the mean."
     return escape(text).replace(r"\textless{}=", r"$\leq$")

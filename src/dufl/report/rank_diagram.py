@@ -18,6 +18,7 @@ _LINE = 0.26  # inches between two labels
 _BAR = 0.13  # inches between two bars
 _TOP = 0.66  # inches above the axis
 _AXIS = 1.6  # inches of the axis at least
+_TICK = 0.19  # inches between two ticks at least
 
 
 def plot_ranks(ranks: Ranks | None, width: Width = "page") -> Figure:
@@ -31,8 +32,8 @@ def plot_ranks(ranks: Ranks | None, width: Width = "page") -> Figure:
         rule = "of at least two methods on at least two problems"
         raise InputError.of("comparison", rule, "fewer")
     size = 7.5 if width == "column" else 9.0
-    margin = 0.1 + max(_length(f"{name}  0.00", size) for name in ranks.methods)
-    inches = max(COLUMN if width == "column" else 7.0, 2 * margin + _AXIS)
+    margin = 0.18 + 1.04 * max(_length(f"{name}  0.00", size) for name in ranks.methods)
+    inches = max(COLUMN if width == "column" else 7.0, 2 * margin + max(_AXIS, _TICK * len(ranks.methods)))
     lines = -(-len(ranks.methods) // 2)  # labels on the left; the others are on the right
     bars = 0.12 + _BAR * len(ranks.groups)  # inches between the axis and the first label
     height = _TOP + bars + _LINE * lines + 0.05

@@ -24,7 +24,7 @@ def statistics_table(results: Statistics) -> RenderableType:
     baselines = {row.baseline for row in results.rows}
     table = Table(box=None, padding=(0, 1))
     for name in (*["problem"] * several, "method"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("seeds", score_head(results.rows), *HEADS, ""):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in results.rows:
