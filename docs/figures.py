@@ -28,7 +28,8 @@ from PIL import Image
 import dufl
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
-from dufl.experiment.compare import Cell, compare, grid
+from dufl.experiment.compare import compare, grid
+from dufl.experiment.comparison import Cell
 from dufl.experiment.config import Experiment
 from dufl.experiment.drift import measure_drift
 from dufl.experiment.files import write_text

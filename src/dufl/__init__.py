@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         PluginError,
     )
     from dufl.experiment.callbacks import Action, Callback, EarlyStopping, TensorBoard
-    from dufl.experiment.compare import Cell, Comparison, compare, grid
+    from dufl.experiment.compare import compare, grid
+    from dufl.experiment.comparison import Cell, Comparison
     from dufl.experiment.config import Experiment
     from dufl.experiment.sections import Data, Leader
     from dufl.experiment.sweep import sweep
@@ -73,11 +74,11 @@ _HOMES = {
     "Calibration": "dufl.calibration.calibrate",
     "Callback": "dufl.experiment.callbacks",
     "CapacityError": "dufl.errors",
-    "Cell": "dufl.experiment.compare",
+    "Cell": "dufl.experiment.comparison",
     "Certificate": "dufl.game.certificate",
     "CertificateError": "dufl.errors",
     "Clients": "dufl.game.population",
-    "Comparison": "dufl.experiment.compare",
+    "Comparison": "dufl.experiment.comparison",
     "Data": "dufl.experiment.sections",
     "Dataset": "dufl.data.datasets",
     "DuflError": "dufl.errors",

@@ -33,8 +33,8 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     assert "± std" in shown
     table = shown
     runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
-    images = figures("comparison") | {"comparison.csv", "report.html", "manifest.json"}
-    assert {path.name for path in out.iterdir()} == runs | images
+    tables = {"comparison.csv", "statistics.csv", "statistics.tex", "report.html", "manifest.json"}
+    assert {path.name for path in out.iterdir()} == runs | figures("comparison") | tables
     for name in runs:
         assert {path.name for path in (out / name).iterdir()} >= RUN
     with (out / "comparison.csv").open() as stream:
