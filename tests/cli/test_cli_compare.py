@@ -180,10 +180,11 @@ def test_compare_several_files(dufl_command: Any, tmp_path: Path) -> None:
     ]
     assert found["statistics"]["ranks"]["problems"] == ["one", "two"]
     (tmp_path / "again").mkdir()
-    (tmp_path / "again/one.toml").write_text("")
-    code, _, err = dufl_command("compare", files[0], str(tmp_path / "again/one.toml"))
-    assert code == 2
-    assert "FILE must be files of different names" in err
+    (tmp_path / "again/one.toml").write_text("[game]\nnum_rounds = 3\n")
+    for other in (str(tmp_path / "again/one.toml"), files[0]):
+        code, _, err = dufl_command("compare", files[0], other)
+        assert code == 2
+        assert "FILE must be files of different names" in err
 
 
 @pytest.mark.parametrize(
