@@ -173,8 +173,8 @@ def test_the_diagram_is_to_scale() -> None:
     ranks = np.array([[1.0, 2.0, 3.0, 4.0]] * 12)
     found = rank_methods([f"{n}" for n in range(12)], ["a", "b", "c", "d"], ranks)
     (axes,) = plot_ranks(found).axes
-    points = [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() == "o"]
-    unit = np.diff(points)
+    points = [np.asarray(line.get_xdata(), float)[0] for line in axes.get_lines() if line.get_marker() == "o"]
+    unit = np.diff(np.array(points))
     assert unit == pytest.approx([unit[0]] * 3)
     thick = [np.asarray(line.get_xdata(), float) for line in axes.get_lines() if line.get_linewidth() > 3]
     assert len(thick) == len(found.groups)

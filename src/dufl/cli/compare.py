@@ -1,6 +1,6 @@
 """`dufl compare`: training with several methods on several problems, side by side."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,15 +126,15 @@ def compare(
     allow_imports(plugins)
     paths: list[Path | None] = [*files] if files else [None]
     given = parse_changes(changes)
-    experiments = {
-        file: Experiment.from_toml(check_file_argument(file), given).fixed(payment, conservation_rate)
-        for file in paths
-    }
+    experiments = [
+        Experiment.from_toml(check_file_argument(path), given).fixed(payment, conservation_rate)
+        for path in paths
+    ]
     check_out(out, resume=resume)
     if out:
         check_output(out, COMPARISON, force)
     wanted = grid(
-        _problems(experiments),
+        _problems(paths, experiments),
         _names("--algorithms", algorithms),
         _names("--policies", policies),
         _names("--discards", discards),
@@ -271,14 +271,15 @@ def _failed(comparison: "Comparison") -> int:
     return errors[0].exit_code
 
 
-def _problems(experiments: "Mapping[Path | None, Experiment]") -> "Experiment | dict[str, Experiment]":
+def _problems(
+    paths: "Sequence[Path | None]", experiments: "Sequence[Experiment]"
+) -> "Experiment | dict[str, Experiment]":
     """The experiment, or experiments by the names of their files."""
     if len(experiments) == 1:
-        return next(iter(experiments.values()))
-    named = {file.stem: experiment for file, experiment in experiments.items() if file is not None}
-    if len(named) < len(experiments):
-        listed = ", ".join(str(file) for file in experiments)
-        raise InputError.of("FILE", "files of different names", listed)
+        return experiments[0]
+    named = {path.stem: one for path, one in zip(paths, experiments, strict=True) if path is not None}
+    if len(named) < len(paths):
+        raise InputError.of("FILE", "files of different names", ", ".join(map(str, paths)))
     return named
 
 

@@ -18,6 +18,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from dufl.errors import InputError
 from dufl.experiment.compare import slug
@@ -195,7 +196,23 @@ def plot_comparison(cells: Iterable[Cell], width: Width = "page") -> Figure:
         replace(chart, title=f"{problem}: {chart.title}")
         for problem, chart in zip(problems, charts, strict=True)
     ]
-    return figure_of(titled, width, ncols=2)
+    figure = figure_of(titled, width)
+    with style(width):
+        _legends_outside(figure, width)
+    return figure
+
+
+def _legends_outside(figure: Figure, width: Width) -> None:
+    """Legends that differ, beside their panels; below them in a column."""
+    for axes in figure.axes:
+        if (legend := axes.get_legend()) is None:
+            continue
+        if width == "page":
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+        else:
+            below = axes.transAxes + ScaledTranslation(0, -0.4, figure.dpi_scale_trans)  # in inches
+            axes.legend(loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0)
+            figure.set_figheight(figure.get_figheight() + 0.16 * len(legend.get_texts()) + 0.1)
 
 
 def _curves(cells: Iterable[Cell]) -> list[Curves]:
@@ -249,7 +266,9 @@ def figure_of(charts: Sequence[Chart], width: Width = "page", ncols: int = 1, ti
     columns = ncols if width == "page" else 1
     rows = -(-len(charts) // columns)
     inches = COLUMN if width == "column" else {1: 7.0, 2: 9.0, 3: 10.5}[columns]
-    tall = {1: 3.9, 2: 2.7, 3: 3.2}[columns] if width == "page" else 2.7 if len(charts) == 1 else 1.8
+    tall = {1: 3.9 if rows == 1 else 2.9, 2: 2.7, 3: 3.2}[columns]
+    if width == "column":
+        tall = 2.7 if len(charts) == 1 else 1.8
     with style(width):
         figure, grid = new_figure(inches, tall * rows, nrows=rows, ncols=columns, squeeze=False)
         for axes, chart in zip(grid.flat, charts, strict=True):

@@ -118,9 +118,11 @@ def statistics_blocks(groups: Sequence[Group]) -> list[Block]:
     if not results.tests:
         return []
     heads = ["runs", "seeds", score_head(results.rows), *HEADS]
-    rows: list[list[Cell]] = [
-        [row.name, (f"{len(row.seeds)}", len(row.seeds)), *statistics_cells(row)] for row in results.rows
-    ]
+    rows: list[list[Cell]] = []
+    for row in results.rows:
+        mean, *others = statistics_cells(row)
+        sortable: Cell = mean if row.mean is None else (mean, row.mean)
+        rows.append([row.name, (f"{len(row.seeds)}", len(row.seeds)), sortable, *others])
     told = ". ".join(text[:1].upper() + text[1:] for text in explanations(results))
     return [Table(f"Statistics over the seeds. {told}", heads, rows)]
 
