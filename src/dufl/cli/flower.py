@@ -58,6 +58,7 @@ def simulate(
     from dufl.experiment.files import check_directory
     from dufl.experiment.output import FLOWER, claim
     from dufl.experiment.run_directory import RunDirectory
+    from dufl.game.voluntary import require_mandatory
     from dufl.plugins import describe
 
     allow_imports(plugins)
@@ -66,6 +67,7 @@ def simulate(
     if config.policy != "dufl":
         raise InputError.of("policy", "'dufl' on Flower", config.policy, text=repr(describe(config.policy)))
     config.leader.check_on_flower()
+    require_mandatory(config.game, "on Flower")
     if config.game.horizon == "endless" and config.service.max_rounds is None:
         rule = "given in a simulation with horizon = 'endless', which would not end"
         raise InputError.of("service.max_rounds", rule, None, text="nothing")

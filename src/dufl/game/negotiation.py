@@ -22,6 +22,7 @@ from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
 from dufl.game.utility import server_cost
+from dufl.game.voluntary import require_mandatory
 
 SETTLED = 1e-3  # relative excess cost at which the previous offer is kept
 AROUND = ((0.5, 0.0), (2.0, 0.0), (1.0, -0.2), (1.0, 0.2))  # factors of R and shifts of θ
@@ -111,6 +112,7 @@ def negotiate(
     >>> bool(negotiated.residual < 1e-3 and abs(negotiated.server_cost / known.server_cost - 1) < 5e-3)
     True
     """
+    require_mandatory(game, "in a negotiation, where everybody answers")
     _check_payment(game)
     types, history, offer = first_types(game.clients), [], None
     error = np.ones(game.num_rounds)  # ratio of the last answer to the one that the types predict

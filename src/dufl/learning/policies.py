@@ -79,7 +79,8 @@ class Planned:
 
     def _integer_plan(self, client: int) -> IntegerPlan:
         volume, rate = self.plan.volume[:, client], self.plan.conservation_rate
-        return integer_plan(volume, rate, self._seed, client, self.first_round)
+        capacity = float(self.plan.game.clients.capacity[client])
+        return integer_plan(volume, rate, self._seed, client, self.first_round, capacity)
 
 
 class Window:
