@@ -55,6 +55,8 @@ class Certificate:
             money per sample; 0 if its buffer is never full. Empty for a service without a last round.
         full_rounds: the number of rounds in which the client's buffer is full, to a relative 1e-9. Empty for
             a service without a last round.
+        participation_gain: the largest gain of a client from leaving or entering if participation is
+            voluntary, relative to its turnover (an upper bound); 0 if it is mandatory.
     """
 
     competition: Competition
@@ -67,6 +69,7 @@ class Certificate:
     equilibrium_residual: float
     shadow_price: Array = field(default_factory=lambda: np.zeros(0))
     full_rounds: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    participation_gain: float = 0.0
 
     @property
     def losing_clients(self) -> int:
@@ -88,7 +91,7 @@ class Certificate:
     def worst(self) -> float:
         """The largest of all residuals and of the relative gain in the game that was played."""
         residuals = float(max(self.law_residual.max(), self.kkt_residual.max()))
-        return max(residuals, self.equilibrium_residual, self.deviation_gain)
+        return max(residuals, self.equilibrium_residual, self.deviation_gain, self.participation_gain)
 
     def holds(self, tolerance: float = CERTIFIED) -> bool:
         """Whether the profile is an equilibrium to within a relative tolerance."""

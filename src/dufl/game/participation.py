@@ -8,6 +8,10 @@ buffer that is too large for the offer. Two changes end this, each at the same c
                        the first rounds, and no money.
     a larger payment   The least one at which the smallest utility is 0, by bisection.
 
+If participation is voluntary, whoever would lose stays away instead. What it would cost to keep such a client
+is what it misses of its reservation if it takes part. For a large population it is what it misses at the
+present prices, which is a little less.
+
 For a large population, totals are those of the compressed population. The payment is then found for the
 clients that lose most, relative to their turnover.
 """
@@ -17,20 +21,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import SMALLEST, TYPES
+from dufl.game.mean_field import SMALLEST, TOLERANCE, TYPES
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan
 from dufl.game.population import Clients
 from dufl.game.utility import client_cost, client_utility
-from dufl.game.voluntary import respond
+from dufl.game.voluntary import Search, respond
 from dufl.inputs import LARGEST
 
 EXACT = 5000  # clients up to which everything is exact, and clients that are watched if there are more
 CLOSE = 1e-5  # relative precision of the payment
 STEPS = 200
+KEPT = 200  # clients that stay away, up to which keeping each is solved exactly
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,50 @@ class NobodyLoses:
             "larger_payment": paid.summary(self.unit) if paid else None,
             "estimated": self.estimated,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Keeping:
+    """What it would cost that clients which stay away take part.
+
+    Attributes:
+        clients: those that stay away.
+        cost: what each of them would have to be paid in addition, over all rounds, if it alone were kept.
+        estimated: whether the costs are those at the present prices, which the client would lower.
+    """
+
+    clients: npt.NDArray[np.intp]
+    cost: Array
+    estimated: bool
+
+    def summary(self) -> dict[str, Any]:
+        """In plain numbers."""
+        return {"clients": self.clients.tolist(), "cost": self.cost.tolist(), "estimated": self.estimated}
+
+
+def keeping(plan: Plan) -> Keeping | None:
+    """What it would cost that clients which stay away take part; None if all take part."""
+    if plan.takes_part is None or plan.takes_part.all():
+        return None
+    game, away = plan.game, np.flatnonzero(~plan.takes_part)
+    search = Search(game, plan.payment, plan.conservation_rate, plan.competition, TOLERANCE)
+    estimated = away.size > KEPT
+    if estimated:
+        margin = search.margins(plan.equilibrium, plan.takes_part).margin[away]
+    else:
+        margin = np.array([_margin_inside(search, plan, int(k)) for k in away])
+    return Keeping(away, np.maximum(-margin, 0.0), estimated)
+
+
+def _margin_inside(search: Search, plan: Plan, k: int) -> float:
+    """U_k − r_k of a client that stays away, if it took part."""
+    assert plan.takes_part is not None
+    more = plan.takes_part.copy()
+    more[k] = True
+    start = plan.total_volume if plan.total_volume.all() else None
+    found = search.equilibrium(more, start)
+    one = plan.game.clients.take(np.array([k]))
+    return float(search.margins(found, np.ones(1, bool), one).margin[0])
 
 
 def nobody_loses(plan: Plan) -> NobodyLoses | None:

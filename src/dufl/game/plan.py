@@ -15,7 +15,8 @@ import numpy as np
 
 from dufl.errors import CertificateError, InputError, NegativeUtilityWarning
 from dufl.game import leader as leaders
-from dufl.game.certificate import CERTIFIED, Certificate, conclude, examine
+from dufl.game.certificate import CERTIFIED, Certificate
+from dufl.game.certify import Answered, certify_response
 from dufl.game.client import check_capacity, trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.endless import endless_offer, with_endless_goal
@@ -224,6 +225,11 @@ class Plan:
     def nobody_loses(self) -> Any:
         """What it would cost that no client has negative utility (a `NobodyLoses`); None if none has."""
         return late("dufl.game.participation:nobody_loses")(self)
+
+    @cached_property
+    def keeping(self) -> Any:
+        """What it would cost that clients which stay away take part (a `Keeping`); None if all take part."""
+        return late("dufl.game.participation:keeping")(self)
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -481,21 +487,9 @@ def equilibrium(
 
 def certify(plan: Plan, progress: Progress = lambda _: None) -> Certificate:
     """Certify a plan client by client, independently of the solvers; see `Certificate`."""
-    clients = plan.game.clients
-
-    def add_up(part: slice) -> Array:
-        chosen = clients.take(part)
-        return np.asarray((plan.trajectories_of(chosen)[0] * chosen.multiplicity).sum(axis=1))
-
-    total = np.sum(in_order(add_up, clients.size), axis=0)
-
-    def judge(part: slice) -> Any:
-        chosen = clients.take(part)
-        profile = plan.trajectories_of(chosen)
-        rate = plan.conservation_rate
-        return examine(chosen, plan.payment, rate, total, *profile, plan.competition, plan.game.trims)
-
-    return conclude(in_order(judge, clients.size, progress), total, plan.competition)
+    offer = plan.payment, plan.conservation_rate, plan.competition
+    answered = Answered(plan.game, *offer, plan.equilibrium.announced_volume)
+    return certify_response(answered, plan.takes_part, progress)
 
 
 def _plan(

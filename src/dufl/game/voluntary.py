@@ -75,7 +75,7 @@ def respond(
     if game.participation == "mandatory":
         found = find_equilibrium(game.clients, game.num_rounds, *offer, start, tolerance, game.trims)
         return Response(game, found)
-    search = _Search(game, *offer, tolerance)
+    search = Search(game, *offer, tolerance)
     return search.run(start)
 
 
@@ -88,7 +88,7 @@ class Margins:
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class Search:
     """The search of a stable set for one offer."""
 
     game: Game
@@ -149,7 +149,7 @@ class _Search:
             return everybody
         types = self.game.replace(clients=compress(clients, TYPES))
         offer = self.payment, self.conservation_rate, self.competition
-        rough = _Search(types, *offer, self.tolerance).run(start).equilibrium
+        rough = Search(types, *offer, self.tolerance).run(start).equilibrium
         return self.margins(rough, everybody).margin >= 0 if rough.total_volume.any() else everybody
 
     def _leave(self, inside: Mask, margin: Array, found: Equilibrium) -> tuple[Mask, Equilibrium] | None:
@@ -186,7 +186,7 @@ class _Known:
     If log φ changes by δ at most, a margin changes by about δ times what the client is paid.
     """
 
-    def __init__(self, search: _Search, found: Equilibrium, inside: Mask) -> None:
+    def __init__(self, search: Search, found: Equilibrium, inside: Mask) -> None:
         self._search, self._at = search, found.announced_volume
         self._values = search.margins(found, inside)
         self.exact = True  # whether the last margins were computed for all clients
