@@ -200,7 +200,8 @@ def test_stored_plans_are_certified(
     plan: Plan = request.getfixturevalue(name)
     plan.save(tmp_path / "plan")
     code, facts = certified(tmp_path / "plan", capsys)
-    assert code == 0 and facts["holds"]
+    assert code == 0
+    assert facts["holds"]
     assert ("staying_away" in facts) == (plan.takes_part is not None)
     assert facts.get("staying_away", 0) == plan.staying_away
 
@@ -218,7 +219,8 @@ def test_a_wrong_set_is_not_certified(
     wrong = replace(voluntary, equilibrium=found, takes_part=fewer)
     wrong.save(tmp_path / "plan")
     code, facts = certified(tmp_path / "plan", capsys)
-    assert code == 1 and not facts["holds"]
+    assert code == 1
+    assert not facts["holds"]
     assert facts["participation_gain"] > 1e-3
     assert facts["kkt_residual"] < 1e-6
 
@@ -235,7 +237,8 @@ def test_whoever_holds_something_is_certified_whatever_is_said(
     assert manifest is not None
     manifest.adding("plan.npz").write()
     code, facts = certified(tmp_path / "plan", capsys)
-    assert code == 1 and facts["staying_away"] == voluntary.staying_away - 1
+    assert code == 1
+    assert facts["staying_away"] == voluntary.staying_away - 1
 
 
 def certified(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dufl.game.parameters import Game
 from dufl.game.plan import Plan
+from dufl.game.voluntary import Mask
 
 LISTED = 5000  # clients up to which a summary lists them one by one
 Columns = dict[str, npt.NDArray[Any]]
@@ -18,6 +20,13 @@ Columns = dict[str, npt.NDArray[Any]]
 def has_capacities(plan: Plan) -> bool:
     """Whether the buffer of some client can be full."""
     return bool(np.isfinite(plan.game.clients.capacity).any())
+
+
+def joined(game: Game, takes_part: Mask | None) -> Game:
+    """The game of those who take part: all others have multiplicity 0."""
+    if takes_part is None:
+        return game
+    return game.replace(clients=game.clients.weighted(game.clients.multiplicity * takes_part))
 
 
 def taking_part(plan: Plan) -> npt.NDArray[np.intp]:

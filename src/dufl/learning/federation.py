@@ -126,7 +126,10 @@ class Record:
 
 
 class Federation:
-    """Clients with their buffers, a server with its model, and the number of completed rounds."""
+    """Clients with their buffers, a server with its model, and the number of completed rounds.
+
+    Clients of multiplicity 0 in the game stay away: they are not sampled and do not count in N.
+    """
 
     def __init__(
         self, game: Game, data: ClientData, policy: Policy, settings: Training, engine: Engine
@@ -140,6 +143,7 @@ class Federation:
         self._engine = engine
         self._algorithm = settings.make_algorithm()
         self._state = self._algorithm.init(self.weights, game.clients.size, settings)
+        self._members = np.flatnonzero(game.clients.multiplicity)  # those that take part
         self._streams = [data.stream(k) for k in range(game.clients.size)]
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
@@ -167,7 +171,7 @@ class Federation:
         began = time.perf_counter()
         self.begin()
         snapshots = [buffer.snapshot() for buffer in self._buffers]
-        replying, dropped = participants(self._settings, self._game.clients.size, self.round)
+        replying, dropped = participants(self._settings, self._game.clients.size, self.round, self._members)
         fresh = self._background.submit(self._collect)  # while the clients train
         tasks = (self._task(k, snapshots[k]) for k in replying if len(snapshots[k].ages))
         updates = self._engine.train(self.weights, self.model_buffers, tasks)
@@ -323,13 +327,18 @@ class Federation:
             self._buffers.append(self._data.restore(k, snapshot, advanced, int(next_id)))
 
 
-def participants(settings: Training, num_clients: int, round: int) -> tuple[list[int], list[int]]:
-    """The sampled clients of a round: those that reply, and those that drop out."""
-    sampled = np.arange(num_clients)
-    if settings.fraction_train < 1:
+def participants(
+    settings: Training, num_clients: int, round: int, members: npt.NDArray[np.intp] | None = None
+) -> tuple[list[int], list[int]]:
+    """The sampled clients of a round: those that reply, and those that drop out.
+
+    Only `members` are sampled, the clients that take part; by default all.
+    """
+    sampled = np.arange(num_clients) if members is None else members
+    if settings.fraction_train < 1 and sampled.size:
         generator = np.random.default_rng([settings.seed, round + 1, 9])
-        count = max(1, int(np.rint(settings.fraction_train * num_clients)))
-        sampled = np.sort(generator.choice(num_clients, count, replace=False))
+        count = max(1, int(np.rint(settings.fraction_train * sampled.size)))
+        sampled = sampled[np.sort(generator.choice(sampled.size, count, replace=False))]
     if not settings.client_dropout:
         return sampled.tolist(), []
     generator = np.random.default_rng([settings.seed, round + 1, 8])

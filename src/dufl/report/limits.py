@@ -23,9 +23,8 @@ def limit_texts(plan: Plan) -> list[str]:
         rounds, price = _most(plan)
         verb = "has" if full == 1 else "have"
         texts.append(
-            f"{_of(full, plan)} {verb} a full buffer in some round (at most "
-            f"{count(rounds, 'round')}). Room for one more sample would earn at most {number(price)} over all "
-            "rounds."
+            f"{_of(full, plan)} {verb} a full buffer in some round, for at most {count(rounds, 'round')}. "
+            f"Room for one more sample would earn a client at most {number(price)} over all rounds."
         )
     if plan.takes_part is not None and plan.staying_away:
         away = _named(np.flatnonzero(~plan.takes_part))
