@@ -18,7 +18,7 @@ from command_line import SMALL, assert_sentence, children, told, write_dataset
         (["policy=dulf"], "unknown policy 'dulf': did you mean 'dufl'?"),
         (
             ["policy=zzz"],
-            "unknown policy 'zzz': known are dufl, static, keep-all, fresh-only, window-5, or package.",
+            "unknown policy 'zzz': known are dufl, static, keep-all, fresh-only, window-5, periodic-5, ",
         ),
         (["dataset=mnits"], "unknown dataset 'mnits': did you mean 'mnist'?"),
         (["dataset=digits:"], "unknown dataset 'digits:'"),

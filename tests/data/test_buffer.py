@@ -221,7 +221,8 @@ def test_unknown_rule(make: Make) -> None:
     for unknown in ("newest", 3, None):
         with pytest.raises(InputError) as refused:
             make(numbered(0, 4), discard=unknown)
-        assert (refused.value.field, refused.value.rule) == ("discard", "'uniform', 'oldest' or a callable")
+        rule = "'uniform', 'oldest', 'reservoir', 'class-balanced' or a callable"
+        assert (refused.value.field, refused.value.rule) == ("discard", rule)
 
 
 class Newest:

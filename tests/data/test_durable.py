@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from dufl.data.durable import DurableBuffer
 from dufl.data.samples import Samples
 from dufl.errors import BufferFileError, InputError
 
-KILLS = 300
+KILLS = {"uniform": 300, "oldest": 60, "reservoir": 100, "class-balanced": 100}
 
 
 def batch(round: int, count: int = 20) -> Samples:
@@ -54,13 +55,14 @@ def seconds_of_a_step(path: Path) -> float:
     return time.monotonic() - began
 
 
-def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("discard", KILLS)
+def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path, discard: Any) -> None:
     """Hundreds of kills; after each the content is exactly that of the round it says it is in."""
-    path = tmp_path / "buffer.db"
-    DurableBuffer.create(path, batch(0, 60)).close()
-    twin, reached = MemoryBuffer(batch(0, 60)), [0]
+    path, kills = tmp_path / "buffer.db", KILLS[discard]
+    DurableBuffer.create(path, batch(0, 60), discard=discard).close()
+    twin, reached = MemoryBuffer(batch(0, 60), discard=discard), [0]
     chance, reach = random.Random(0), 2 * min(seconds_of_a_step(tmp_path / f"{n}.db") for n in range(3))
-    for _ in range(KILLS):
+    for _ in range(kills):
         child = os.fork()
         if child == 0:  # pragma: no cover - dies by signal
             try:
@@ -79,8 +81,8 @@ def test_killed_at_any_moment_it_is_before_or_after_a_step(tmp_path: Path) -> No
             assert digest(buffer.snapshot()) == digest(twin.snapshot())
             assert buffer.recall("position") == (str(now) if now else None)
             reached.append(now)
-    assert reached[-1] > KILLS / 4  # it did advance in between
-    assert len(set(reached)) > KILLS / 10
+    assert reached[-1] > kills / 4  # it did advance in between
+    assert len(set(reached)) > kills / 10
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:

@@ -95,6 +95,36 @@ def test_sizes_and_ages_follow_the_laws_of_the_simulation() -> None:
     assert real.records[5].mean_age > 1
 
 
+def test_discard_rules_on_recorded_data() -> None:
+    """The plan's volumes with every rule; ages from the youngest to the oldest; classes stay balanced."""
+    game = dufl.Game(clients=dufl.Clients.draw(3, initial_volume=60.0), num_rounds=12)
+    plan = dufl.equilibrium(game, payment=4.0, conservation_rate=0.6)
+    recording = hyperplane(30_000)
+    rare = replace(
+        recording, samples=Samples(recording.samples.features, (np.arange(30_000) % 10 == 0).astype(int))
+    )
+    ages, volumes = {}, []
+    for discard in ("oldest", "uniform", "class-balanced", "reservoir"):
+        data = dufl.Data(rare, discard=discard)
+        run = dufl.train(game, data=data, training=dufl.Training(local_epochs=1), policy=plan)
+        ages[discard] = run.records[-1].mean_age
+        volumes.append([r.volumes for r in run.records])
+        again = dufl.train(game, data=data, training=dufl.Training(local_epochs=1), policy=plan)
+        assert run.summary()["fingerprint"] == again.summary()["fingerprint"]
+    assert all(each == volumes[0] for each in volumes)
+    assert ages["oldest"] < ages["uniform"] < ages["reservoir"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_classes_are_needed_to_balance_them(tmp_path: Path, stored: bool) -> None:
+    """Refused before anything is written."""
+    experiment = recorded(linear(500)[0], task="regression", model="linear", discard="class-balanced")
+    with pytest.raises(InputError) as caught:
+        dufl.train(experiment, out=tmp_path / "run" if stored else None)
+    assert (caught.value.field, caught.value.value) == ("data.discard", "class-balanced")
+    assert not list(tmp_path.iterdir())
+
+
 class Fresh:
     """Every client replaces its buffer by 50 samples in every round."""
 
@@ -194,12 +224,6 @@ def test_regression_needs_the_linear_model() -> None:
     with pytest.raises(InputError, match="'linear' or your own") as caught:
         dufl.train(recorded(linear(500)[0], task="regression"))
     assert caught.value.field == "training.model"
-
-
-def test_policies_of_recorded_data_are_refused_in_simulation() -> None:
-    with pytest.raises(InputError) as caught:
-        dufl.train(dufl.Game(num_rounds=3), policy="keep-all")
-    assert caught.value.field == "policy"
 
 
 def test_windows_hold_the_last_rounds() -> None:

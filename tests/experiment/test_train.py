@@ -23,6 +23,11 @@ from loading import load, pausing
 
 LONGER = ("game.num_rounds=40", "checkpoint_every=7", "training.algorithm=feddyn", "client_dropout=0.1")
 
+BY_AGE = (
+    *("fraction_train=0.5", "client_selection=age", "age_weighting=exponential", "age_scale=2"),
+    *("data.discard=reservoir", "game.conservation_range=[0.6, 0.6]"),
+)
+
 
 def assert_same_run(one: Run, two: Run) -> None:
     assert [facts(record) for record in one.records] == [facts(record) for record in two.records]
@@ -116,8 +121,9 @@ def start(out: Path, *changes: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 
-def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
-    told = (*LONGER, "game.num_rounds=120")
+@pytest.mark.parametrize("changes", [(), BY_AGE])
+def test_killed_at_any_moment_and_resumed(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    told = (*LONGER, "game.num_rounds=120", *changes)
     whole = train(small(*told), out=tmp_path / "whole")
     out, kills = tmp_path / "killed", 0
     generator = np.random.default_rng(0)

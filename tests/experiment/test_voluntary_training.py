@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from dufl.experiment.config import Experiment
 from dufl.experiment.remaining import read_remaining
 from dufl.experiment.train import Run, train
 from dufl.game.utility import cost_of_rounds
-from dufl.learning.federation import participants
+from dufl.learning.selection import Candidates, participants
 from dufl.learning.settings import Training
 from dufl.report.tables import run_html
 from dufl.report.training_report import write_report
@@ -123,17 +124,39 @@ def test_clients_choose_once() -> None:
     assert "voluntary" in error.value.rule
 
 
+def candidates(members: list[int]) -> Candidates:
+    number = len(members)
+    return Candidates(np.array(members, np.int64), np.arange(1.0, number + 1), np.ones(number, np.int64))
+
+
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
-def test_all_clients_are_sampled_as_before(fraction: float) -> None:
-    settings = Training(fraction_train=fraction, client_dropout=0.3, seed=3)
+@pytest.mark.parametrize("selection", ["random", "age"])
+def test_all_clients_are_sampled_as_before(fraction: float, selection: Any) -> None:
+    settings = Training(fraction_train=fraction, client_dropout=0.3, seed=3, client_selection=selection)
+    everybody = candidates(list(range(9)))
     for t in range(20):
-        assert participants(settings, 9, t, np.arange(9)) == participants(settings, 9, t)
+        assert participants(settings, 9, t, everybody, np.arange(9)) == participants(
+            settings, 9, t, everybody
+        )
 
 
 def test_members_are_sampled_alike() -> None:
     settings, members = Training(fraction_train=0.5), np.array([1, 4, 5, 8])
-    called = [participants(settings, 9, t, members)[0] for t in range(200)]
+    some = candidates(members.tolist())
+    called = [participants(settings, 9, t, some, members)[0] for t in range(200)]
     assert all(len(one) == 2 and set(one) <= {1, 4, 5, 8} for one in called)
     counts = np.bincount([k for one in called for k in one])[members]
     assert counts.min() > 70
-    assert participants(settings, 9, 0, np.array([], np.intp)) == ([], [])
+    assert participants(settings, 9, 0, candidates([]), np.array([], np.int64)) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["zero", "random", "fresh-only", "keep-all", "window-3", "fixed-40-0.3"])
+def test_policies_with_a_plan_count_those_who_take_part(policy: str) -> None:
+    run = train(experiment(VOLUNTARY, f"policy={policy}", "client_selection=age"))
+    held = np.array([record.volumes for record in run.records])
+    inside = held.any(axis=0)
+    assert 0 < inside.sum() < 6
+    assert all(not set(np.flatnonzero(~inside)) & set(record.dropped) for record in run.records)
+    first, game = run.records[0], run.experiment.game
+    noise = (1 - game.payment_weight) * inside.sum() / first.total_volume
+    assert first.cost_of_volume == pytest.approx(noise)

@@ -21,6 +21,7 @@ from flower_grid import SMALL, Run, in_cents
 from loading import load
 
 TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]", "clients.initial_volume=300")
+KEPT = "game.conservation_range=[0.6, 0.6]"
 OLD = (*TRIMMED, "clients.initial_staleness=[1, 2.5, 4, 1]")
 
 
@@ -33,6 +34,8 @@ OLD = (*TRIMMED, "clients.initial_staleness=[1, 2.5, 4, 1]")
         TRIMMED,
         OLD,
         (*TRIMMED, "data.dirichlet_alpha=0.5", "data.discard=oldest"),
+        (KEPT, "data.discard=reservoir", "age_weighting=exponential", "age_scale=1"),
+        (KEPT, "data.dirichlet_alpha=0.5", "data.discard=class-balanced", "age_weighting=linear"),
     ],
 )
 def test_the_same_as_on_one_machine(tmp_path: Path, changes: tuple[str, ...]) -> None:

@@ -21,11 +21,19 @@ class KilledError(Exception):
     """The server is gone."""
 
 
+BY_AGE = (
+    *("fraction_train=0.5", "client_selection=age", "training.algorithm=feddyn"),
+    *("clients.initial_volume=[40, 60, 90, 50]", "data.discard=reservoir", "age_weighting=linear"),
+)
 TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]", "clients.initial_volume=300")
 
 
 @pytest.mark.parametrize(
-    ("moment", "changes"), [(0, ()), (7, ()), (13, ()), (19, ()), (0, TRIMMED), (2, TRIMMED), (7, TRIMMED)]
+    ("moment", "changes"),
+    [
+        *((0, ()), (7, ()), (13, ()), (19, ()), (0, TRIMMED), (2, TRIMMED), (7, TRIMMED)),
+        *((moment, BY_AGE) for moment in (0, 3, 5, 6)),
+    ],
 )
 def test_a_server_that_was_killed_goes_on(tmp_path: Path, moment: int, changes: tuple[str, ...]) -> None:
     trained = 0

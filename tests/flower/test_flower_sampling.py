@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from test_flower_contract import Zeros
@@ -52,7 +52,9 @@ def strategy_of(kind: str, count: int) -> Strategy:
     if kind == "fedavg":
         random.seed(1)  # Flower samples with it
         return FedAvg(fraction_train=0.5, fraction_evaluate=0.0)
-    return AlgorithmStrategy(Training(fraction_train=0.5, seed=1), np.zeros(2, np.float32), count)
+    selection: Any = "age" if kind == "age" else "random"
+    training = Training(fraction_train=0.5, client_selection=selection, seed=1)
+    return AlgorithmStrategy(training, np.zeros(2, np.float32), count)
 
 
 def run(
@@ -132,3 +134,77 @@ def test_who_was_not_selected_in_between_has_still_missed_its_rounds(tmp_path: P
     assert reasons.count("no reply") == 3
     assert set(reasons) == {"no reply", NOT_SELECTED}
     assert all(round.units == 100 * PAYMENT for round in rounds[: asked[-1] + 1])
+
+
+def by_index(volumes: Sequence[int], rounds: int, size: int = 3) -> list[list[int]]:
+    """Who is selected in every round: the highest volume·age·(age + 1), in plain Python."""
+    last, chosen = dict.fromkeys(range(len(volumes)), -1), []
+    for t in range(rounds):
+        order = sorted(last, key=lambda k: (-volumes[k] * (t - last[k]) * (t - last[k] + 1), k))
+        chosen.append(sorted(order[:size]))
+        last |= dict.fromkeys(order[:size], t)
+    return chosen
+
+
+def selected(rounds: list[Round], number: int) -> list[list[int]]:
+    return [[k for k in range(number) if k not in round.unselected] for round in rounds]
+
+
+@pytest.mark.parametrize("volumes", [UNEQUAL, EQUAL])
+def test_selection_by_age_is_that_of_the_committed_volumes(tmp_path: Path, volumes: Sequence[int]) -> None:
+    entries, rounds = run(tmp_path, "age", volumes, rounds=20)
+    assert selected(rounds, len(volumes)) == by_index(volumes, 20)
+    assert all(round.units == 100 * PAYMENT for round in rounds)
+    paid = {entry.client for entry in entries if entry.owed}
+    assert paid == set(range(len(volumes)))
+
+
+def test_a_client_whose_updates_are_refused_does_not_keep_others_from_training(tmp_path: Path) -> None:
+    """It has replied: it is selected as often as others are."""
+
+    def meddle(client: int, message: Message, answer: Answer) -> Message | None:
+        reply = answer()
+        if client == 2 and is_training(message):
+            broken = {name: array * np.nan for name, array in from_arrays(reply.content["arrays"]).items()}
+            reply.content["arrays"] = to_arrays(broken)
+        return reply
+
+    _, rounds = run(tmp_path, "age", EQUAL, meddle, rounds=20)
+    assert selected(rounds, len(EQUAL)) == by_index(EQUAL, 20)
+    assert sum(2 in round.refused for round in rounds) == 10
+
+
+def test_a_client_that_is_gone_is_selected_again_until_it_is_removed(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def meddle(client: int, message: Message, answer: Answer) -> Message | None:
+        if client == 2 and is_training(message):
+            asked.append(round_of(message.content))
+            return None
+        return answer()
+
+    _, rounds = run(tmp_path, "age", EQUAL, meddle, rounds=20)
+    assert asked == [0, 1, 2]
+    later = [round.claims for round in rounds[3:]]
+    assert all(len(claims) == 3 for claims in later)
+    for begin in range(len(later) - 1):
+        trained = {claim.client for claims in later[begin : begin + 2] for claim in claims}
+        assert trained == {0, 1, 3, 4, 5}
+
+
+def test_a_client_that_is_not_connected_is_not_selected() -> None:
+    """Otherwise it would take the place of others for as long as it is away."""
+
+    class Nodes:
+        def get_node_ids(self) -> list[int]:
+            return [10, 11, 13]
+
+    strategy: Any = strategy_of("age", 4)
+    strategy.set_clients({10: 0, 11: 1, 12: 2, 13: 3})
+    arrays = to_arrays({"weights": np.zeros(2, np.float32), "model_buffers": np.zeros(1, np.float32)})
+    called = []
+    for server_round in range(1, 4):
+        messages = strategy.configure_train(server_round, arrays, ConfigRecord(), Nodes())
+        called.append([message.metadata.dst_node_id for message in messages])
+        strategy.add_replies(server_round - 1, [node - 10 for node in called[-1]])
+    assert called == [[10, 11], [10, 13], [10, 11]]

@@ -35,6 +35,10 @@ TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
         pytest.param(("training.algorithm=fedprox",), marks=pytest.mark.slow),
         pytest.param(("training.algorithm=feddyn",), marks=pytest.mark.slow),
         pytest.param(TRIMMED, marks=pytest.mark.slow),
+        ("policy=fixed-30-0.6",),
+        pytest.param(("policy=algorithm1",), marks=pytest.mark.slow),
+        pytest.param(("policy=static",), marks=pytest.mark.slow),
+        pytest.param(("policy=keep-all", "baseline_payment=30"), marks=pytest.mark.slow),
     ],
 )
 def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None:
@@ -94,8 +98,9 @@ def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_only_the_planned_policy(tmp_path: Path) -> None:
-    code, _, err = simulate("--set", "policy=static", "--out", str(tmp_path / "run"))
-    assert (code, err) == (2, "error: policy must be 'dufl' on Flower, got 'static'\n")
+    code, _, err = simulate("--set", "policy=window-3", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert err.startswith("error: policy must be 'dufl', 'static', 'algorithm1' or 'fixed-R-θ' on Flower")
     assert not (tmp_path / "run").exists()
 
 

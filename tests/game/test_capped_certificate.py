@@ -13,6 +13,7 @@ from dufl.game.clients_file import COLUMNS
 from dufl.game.deviation import best_deviation
 from dufl.game.dynamics import volume as volume_law
 from dufl.game.parameters import Competition
+from dufl.game.utility import client_utility
 from laws import Array, rough_clients, rough_price
 
 BOTH: list[Competition] = ["mean-field", "nash"]
@@ -323,22 +324,24 @@ def test_the_shadow_price_of_a_buffer_that_is_full_from_the_start(
     assert certificate.full_rounds.tolist() == [6]
 
 
-def test_the_shadow_price_of_two_rounds() -> None:
-    """By hand, with D(0) given, chosen up to the capacity, and chosen up to all that there is."""
-    later = 3.0 - 0.1 - 2 * 0.01 * 8 - 0.3 - 2 * 0.1 * (8 - 0.5 * 4)
-    given = Clients(4.0, 0.1, 0.01, capacity=8.0, collection_price=0.3, training_price=0.1)
-    now = 2.0 - 0.1 - 2 * 0.01 * 8
-    saved = 0.5 * (0.3 + 2 * 0.1 * (8 - 0.5 * 8))  # what is kept need not be collected
-    chosen = Clients(9.0, 0.1, 0.01, capacity=8.0, collection_price=0.3, training_price=0.1)
-    for clients, trim, expected, full in (
-        (given, False, later, 1),
-        (given, True, later, 1),
-        (chosen, True, now + saved + later - 2 * 0.1 * (0.5 * 4 - 0.5 * 8), 2),
-    ):
-        problem = Problem(np.array([2.0, 3.0]), 0.5, clients, trim)
-        certificate = judge(problem, *best_of_all(problem))
-        assert certificate.shadow_price[0] == pytest.approx(expected)
-        assert certificate.full_rounds[0] == full
+@pytest.mark.parametrize(
+    ("owned", "trim", "full"),
+    [(4.0, False, 1), (4.0, True, 1), (8.0, False, 2), (8.0, True, 2), (9.0, True, 2)],
+)
+def test_the_shadow_price_of_two_rounds(owned: float, trim: bool, full: int) -> None:
+    """By hand; room in round 0 is worth something only to a client that owns more than fits."""
+    clients = Clients(owned, 0.1, 0.01, capacity=8.0, collection_price=0.3, training_price=0.1)
+    first = min(owned, 8.0)
+    cost_of_one_more = 0.3 + 2 * 0.1 * (8 - 0.5 * first)
+    expected = 3.0 - 0.1 - 2 * 0.01 * 8 - cost_of_one_more
+    if owned > 8:  # half of a sample kept need not be collected
+        expected += 2.0 - 0.1 - 2 * 0.01 * 8 + 0.5 * cost_of_one_more
+    problem = Problem(np.array([2.0, 3.0]), 0.5, clients, trim)
+    held, collected = best_of_all(problem)
+    assert held.ravel().tolist() == [first, 8.0]
+    certificate = judge(problem, held, collected)
+    assert certificate.shadow_price[0] == pytest.approx(expected)
+    assert certificate.full_rounds[0] == full
 
 
 @pytest.mark.parametrize("competition", BOTH)
@@ -353,6 +356,11 @@ def test_equilibria_with_capacities_and_prices_hold(
         held, collected = equilibrium_of(game, PAYMENT, theta, competition)
         certificate = certify_profile(game, PAYMENT, theta, held, collected, competition)
         assert certificate.worst <= 1e-8
+        total = held.sum(axis=1)
+        utility = client_utility(game.clients, PAYMENT, held, collected, total)
+        np.testing.assert_allclose(certificate.utility, utility, rtol=1e-12)
+        paid = PAYMENT * (held / total[:, None]).sum(axis=0)
+        np.testing.assert_allclose(certificate.turnover, 2 * paid - utility, rtol=1e-12)
         never = certificate.full_rounds == 0
         assert not certificate.shadow_price[never].any()
         np.testing.assert_array_equal(

@@ -181,14 +181,15 @@ def limited_game(seed: int, size: int = 12, rounds: int = 25, priced: bool = Tru
 
 @pytest.mark.parametrize("competition", ["mean-field", "nash"])
 def test_equilibria_converge(competition: Competition) -> None:
-    generator = np.random.default_rng(14)
+    generator, passes = np.random.default_rng(14), []
     for seed in range(60):
         game = limited_game(seed)
         payment, rate = 10 ** generator.uniform(-2, 5), float(generator.choice([0, 1, generator.random()]))
         for trim in (False, True):
             found = find_equilibrium(game.clients, 25, payment, rate, competition, trim_start=trim)
             assert found.converged, (seed, payment, rate, trim, found.residual, found.passes)
-            assert found.passes <= 60
+            passes.append(found.passes)
+    assert np.median(passes) <= 10
 
 
 def test_equilibria_do_not_depend_on_the_start() -> None:

@@ -94,10 +94,22 @@ def test_the_number_of_workers_changes_nothing(algorithm: str) -> None:
         assert records == found[0][1]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "feddyn"])
+KEPT = "game.conservation_range=[0.6, 0.6]"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("training.algorithm=fedavg",),
+        ("training.algorithm=feddyn",),
+        ("client_selection=age", "client_dropout=0.3", "clients.initial_volume=[50, 100, 200, 70]"),
+        (KEPT, "data.discard=reservoir", "age_weighting=linear", "training.algorithm=feddyn"),
+        (KEPT, "data.discard=class-balanced", "age_weighting=exponential", "client_selection=age"),
+    ],
+)
 @pytest.mark.parametrize("stop", [0, 1, 5, 8])
-def test_state_goes_on(algorithm: str, stop: int) -> None:
-    changes = (f"training.algorithm={algorithm}", "fraction_train=0.5", "training.momentum=0.5")
+def test_state_goes_on(changes: tuple[str, ...], stop: int) -> None:
+    changes = (*changes, "fraction_train=0.5", "training.momentum=0.5")
     whole, records = play(*changes)
     before, _ = play(*changes, rounds=stop)
     after, engine = federation_of(small(*changes))

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from browser import NARROW, WIDE, browse, needs_chromium
-from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, TensorBoard
 from dufl.experiment.compare import Comparison, compare, grid
 from dufl.experiment.recorded import asked, collected
@@ -196,15 +195,6 @@ def test_simulated_comparisons_have_no_more_columns() -> None:
     frame = plain.cells[0].runs[0].to_frame()
     hidden = {"time_begin", "time_end", "tested", "no_change", "majority", "shortfall", "period"}
     assert not hidden & set(frame.columns)
-
-
-def test_policies_for_recorded_data_are_refused_before_anything_is_trained() -> None:
-    trained: list[Any] = []
-    wanted = grid(load(None, ("game.num_rounds=3",)), (), ("static", "keep-all"))
-    with pytest.raises(InputError) as refused:
-        compare(wanted, callbacks=[trained.append])
-    assert refused.value.field == "policy"
-    assert trained == []
 
 
 def test_a_comparison_of_recorded_runs_is_resumed(tmp_path: Path) -> None:

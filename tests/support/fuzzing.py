@@ -65,6 +65,7 @@ ODD = (
     *(
         "fedavg",
         "static",
+        "voluntary",
         "dufl",
         "nash",
         "mean-field",
@@ -87,12 +88,14 @@ KEYS = (
     *("game.volume_weight", "game.staleness_weight", "game.payment_range", "game.conservation_range"),
     *("game.strong_convexity", "game.smoothness", "game.learning_rate", "clients.count", "clients.seed"),
     *("clients.initial_volume", "clients.collection_cost", "clients.training_cost", "clients.capacity"),
+    *("clients.collection_price", "clients.training_price", "clients.reservation", "game.participation"),
     *("clients.initial_staleness", "clients.file", "leader.method", "leader.competition", "leader.search"),
     *("leader.evaluations", "leader.max_iterations", "leader.tolerance", "leader.damping", "leader.seed"),
     *("data.dataset", "data.data_dir", "data.noise_scale", "data.noise_growth", "data.initial_classes"),
     *("data.arrival_until", "data.class_order", "data.dirichlet_alpha", "data.discard", "data.stream"),
     *("training.algorithm", "training.loss", "training.metrics"),
     *("training.proximal_mu", "training.feddyn_alpha", "policy", "training.model"),
+    *("training.age_weighting", "training.age_scale", "training.client_selection"),
     *("training.batch_size", "training.learning_rate", "training.momentum", "training.fraction_train"),
     *(
         "training.client_dropout",

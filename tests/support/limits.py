@@ -21,7 +21,7 @@ def limited_kkt_residual(
     """The largest violation of the KKT conditions of every client, relative to its largest marginal value.
 
     Δ(t) = [λ(t+1) − a]^+/(2α) and λ(t) = p(t) − b − 2β·D(t) + θ·λ(t+1) − μ(t), with a multiplier
-    μ(t) ≥ 0 that is 0 where D(t) < C. In a full round it is chosen so that λ(t) fits what was collected, if it can be.
+    μ(t) ≥ 0 that is 0 where D(t) < C. In a full round it is chosen so that λ(t) fits what was collected.
     """
     later, wrong = np.zeros(volume.shape[1]), np.zeros(volume.shape[1])
     scale = np.maximum(np.abs(price).max(), collection_price + training_price)

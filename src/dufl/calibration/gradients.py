@@ -36,7 +36,6 @@ from dufl.game.parameters import Game
 from dufl.game.threads import one_thread
 from dufl.learning.engine import make_engine
 from dufl.learning.federation import Federation
-from dufl.learning.policies import make_policy
 
 Vector = npt.NDArray[np.float32]
 OnPoint = Callable[[int, float], object]  # a round, and the share of the work that is done
@@ -146,7 +145,7 @@ def _check(experiment: Experiment, data: ClientData) -> None:
 def _points(experiment: Experiment, data: ClientData, points: int) -> Iterator[tuple[int, Vector]]:
     """Rounds t with the model w(t) of a training: before the first round, then spread evenly."""
     game, settings = experiment.game, experiment.training
-    policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, data)
+    policy = experiment.make_policy(data)
     source = data.discarding(getattr(policy, "discard", None))
     engine = make_engine(source, settings, game.clients.size)
     wanted = {int((i + 0.5) / points * game.num_rounds) for i in range(points)}

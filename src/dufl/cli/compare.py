@@ -40,6 +40,13 @@ Policies = Annotated[str, typer.Option(metavar="P,Q,…", help="The policies to 
 Seeds = Annotated[
     int, typer.Option(min=1, max=100_000, help="The number of seeds, starting at training.seed.")
 ]
+EqualPayment = Annotated[
+    bool,
+    typer.Option(
+        "--equal-payment",
+        help="Every policy that collects pays the same per round: the payment of the plan, or --payment.",
+    ),
+]
 
 
 def compare(
@@ -50,6 +57,7 @@ def compare(
     algorithms: Algorithms = None,
     policies: Policies = "static,dufl",
     seeds: Seeds = 1,
+    equal_payment: EqualPayment = False,
     out: RunOut = None,
     resume: Resume = False,
     force: Force = False,
@@ -75,9 +83,15 @@ def compare(
         check_output(out, COMPARISON, force)
     named = [] if algorithms is None else _names("--algorithms", algorithms)
     wanted = grid(experiment, named, _names("--policies", policies))
-    with stopping() as pause, live_table(wanted, seeds) as show:
+    with stopping() as pause, live_table(wanted, seeds, equal_payment) as show:
         comparison = run_all(
-            wanted, seeds=seeds, out=out, resume=resume, force=force, callbacks=[pause, show]
+            wanted,
+            seeds=seeds,
+            out=out,
+            resume=resume,
+            force=force,
+            equal_payment=equal_payment,
+            callbacks=[pause, show],
         )
     if not comparison.finished:
         kept = "resume with the same command and --resume" if out else "nothing is kept without --out"
@@ -100,7 +114,9 @@ def compare(
 
 
 @contextmanager
-def live_table(experiments: "Mapping[str, Experiment]", seeds: int) -> "Iterator[Callback]":
+def live_table(
+    experiments: "Mapping[str, Experiment]", seeds: int, equal_payment: bool = False
+) -> "Iterator[Callback]":
     """A callback that shows the comparison table during training, on stderr and only on a terminal."""
     from rich.console import Console
     from rich.live import Live
@@ -109,7 +125,10 @@ def live_table(experiments: "Mapping[str, Experiment]", seeds: int) -> "Iterator
     from dufl.experiment.compare import Cell
     from dufl.report.tables import comparison_table
 
-    cells = {name: Cell(name, one, tuple(range(seeds))) for name, one in experiments.items()}
+    cells = {
+        name: Cell(name, one, tuple(range(seeds)), equal_payment=equal_payment)
+        for name, one in experiments.items()
+    }
     rounds = max(one.game.num_rounds for one in experiments.values())
     screen = Console(stderr=True)
     live = Live(

@@ -58,13 +58,12 @@ def simulate(
     from dufl.experiment.files import check_directory
     from dufl.experiment.output import FLOWER, claim
     from dufl.experiment.run_directory import RunDirectory
-    from dufl.plugins import describe
+    from dufl.flower.constant_offer import constant_offer
 
     allow_imports(plugins)
     check_directory(out)
     config = configured(file, changes, out, resume, on_flower=True)
-    if config.policy != "dufl":
-        raise InputError.of("policy", "'dufl' on Flower", config.policy, text=repr(describe(config.policy)))
+    constant_offer(config)
     config.leader.check_on_flower()
     if config.game.horizon == "endless" and config.service.max_rounds is None:
         rule = "given in a simulation with horizon = 'endless', which would not end"

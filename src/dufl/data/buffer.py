@@ -5,22 +5,18 @@ follows from the round of birth, so ageing changes nothing in memory. A step is 
 argument is invalid, not at all.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
+from dufl.data.discard.discarding import Discard, Discarding
 from dufl.data.samples import AnySamples, Samples
 from dufl.errors import CapacityError, InputError
 
 Integers = npt.NDArray[np.int64]
-DiscardName = Literal["uniform", "oldest"]
-DiscardRule = Callable[[Integers, int, np.random.Generator], npt.ArrayLike]
-Discard = DiscardName | DiscardRule | type
-STEP, TRIM = 2, 17  # purposes of random draws: discards of a step, and without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +59,10 @@ class Buffer(Protocol[AnySamples]):
     def __len__(self) -> int: ...
 
     def advance(self, keep: int, fresh: AnySamples) -> None:
-        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
+        """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round.
+
+        A rule that discards fresh samples too conserves one more for each of them: the size is the same.
+        """
         ...
 
     def snapshot(self) -> Snapshot[AnySamples]:
@@ -78,7 +77,7 @@ class MemoryBuffer(Generic[AnySamples]):
         initial: the first samples; `Samples` or `IndexedSamples`. Later ones must be of the same kind.
         initial_age: one age for all of them, or one each.
         capacity: the largest number of samples.
-        discard: "uniform", "oldest", or a rule of your own; see `Discarding`.
+        discard: "uniform", "oldest", "reservoir", "class-balanced", or a rule of your own; see `Discarding`.
         seed: of random discards.
         client: whose buffer it is; random discards differ between clients.
     """
@@ -97,6 +96,7 @@ class MemoryBuffer(Generic[AnySamples]):
         check_capacity(len(initial), capacity)
         self.round = 0
         self._discarding = Discarding(discard, seed, client)
+        self._discarding.check(initial.labels)
         self._capacity = capacity
         self._kind: type[AnySamples] = type(initial)
         self._content: npt.NDArray[Any] = initial.content.copy()
@@ -148,18 +148,20 @@ class MemoryBuffer(Generic[AnySamples]):
         """Conserve `keep` samples, discard the others, merge the fresh ones, age all by one round."""
         check_step(self._size, keep, fresh, self._content.dtype, self._content.shape[1:], self._capacity)
         order = np.argsort(self._ids[: self._size])
-        discarded = order[self._discarding.positions(self._born[order], keep, self.round)]
-        self._reserve(keep + len(fresh))
-        end = max(self._size, keep + len(fresh))
-        free = np.concatenate([discarded, np.arange(self._size, end)])
-        filled, holes = free[: len(fresh)], free[len(fresh) :]
+        left, joined = self._discarding.step(
+            self._born[order], self._labels[order], fresh.labels, keep, self.round, self._next_id
+        )
+        size, following = keep + len(fresh), self._next_id + len(fresh)
+        fresh = fresh if len(joined) == len(fresh) else fresh.take(joined)
+        self._reserve(size)
+        free = np.concatenate([order[left], np.arange(self._size, max(self._size, size))])
+        filled, holes = free[: len(joined)], free[len(joined) :]
         self.round += 1
         self._content[filled] = fresh.content
         self._labels[filled] = fresh.labels
         self._born[filled] = self.round
-        self._ids[filled] = self._next_id + np.arange(len(fresh))
-        self._next_id += len(fresh)
-        self._size = keep + len(fresh)
+        self._ids[filled] = self._next_id + joined
+        self._next_id, self._size = following, size
         self._close(holes)
 
     def _reserve(self, size: int) -> None:
@@ -180,63 +182,6 @@ class MemoryBuffer(Generic[AnySamples]):
         into = holes[holes < self._size]
         for array in (self._content, self._labels, self._born, self._ids):
             array[into] = array[last]
-
-
-class Discarding:
-    """Which samples a step discards.
-
-    A rule of your own is a callable `rule(born, count, generator)`, or a class whose instances are. `born`
-    are the rounds of birth, in the order in which samples joined. It returns `count` different positions in
-    `born`. `generator` depends on (seed, client, round) alone. A rule that uses no other randomness and
-    keeps no state gives the same results after a restart.
-    """
-
-    def __init__(self, discard: Discard, seed: int, client: int) -> None:
-        if discard not in ("uniform", "oldest") and not callable(discard):
-            raise InputError.of("discard", "'uniform', 'oldest' or a callable", repr(discard))
-        self.name = plugin_name(discard)
-        rule = discard() if isinstance(discard, type) else discard
-        if not isinstance(rule, str) and not callable(rule):
-            raise InputError.of("discard", "a class whose instances are callable", self.name)
-        self._rule = {"uniform": _uniform, "oldest": _oldest}[rule] if isinstance(rule, str) else rule
-        self._own = not isinstance(rule, str)
-        self._seed, self._client = seed, client
-
-    def positions(self, born: Integers, keep: int, round: int, purpose: int = STEP) -> npt.NDArray[np.intp]:
-        """The positions to discard, so that `keep` samples remain; draws for two purposes are independent."""
-        count = len(born) - keep
-        if not count:
-            return np.empty(0, np.intp)
-        generator = np.random.default_rng([self._seed, self._client, round + 1, purpose])
-        chosen = np.asarray(self._rule(born, count, generator))
-        return self._checked(chosen, len(born), count) if self._own else chosen
-
-    def _checked(self, chosen: npt.NDArray[Any], size: int, count: int) -> npt.NDArray[np.intp]:
-        rule = f"{count} different integers from 0 to {size - 1}"
-        field = f"the positions that discard rule {self.name!r} returns"
-        if chosen.dtype.kind not in "ui" or chosen.ndim != 1:
-            raise InputError.of(field, rule, f"{chosen.dtype} {chosen.shape}")
-        if len(chosen) != count or len(np.unique(chosen)) != count:
-            raise InputError.of(field, rule, f"{len(chosen)}, {len(np.unique(chosen))} of them different")
-        if chosen.min() < 0 or chosen.max() >= size:
-            raise InputError.of(field, rule, f"{chosen.min()} to {chosen.max()}")
-        return chosen.astype(np.intp)
-
-
-def _uniform(born: Integers, count: int, generator: np.random.Generator) -> npt.ArrayLike:
-    return generator.permutation(len(born))[:count]
-
-
-def _oldest(born: Integers, count: int, _: np.random.Generator) -> npt.ArrayLike:
-    return np.argsort(born, kind="stable")[:count]
-
-
-def plugin_name(plugin: Any) -> str:
-    """The name of a rule or stream in messages and files: its text, or the name of its class or function."""
-    if isinstance(plugin, str):
-        return plugin
-    named = plugin if hasattr(plugin, "__qualname__") else type(plugin)
-    return f"{named.__module__}:{named.__qualname__}"
 
 
 def checked_ages(count: int, age: npt.ArrayLike) -> Integers:

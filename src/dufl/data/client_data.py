@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
-from dufl.data.buffer import Discard, MemoryBuffer, Snapshot, plugin_name
+from dufl.data.buffer import MemoryBuffer, Snapshot
+from dufl.data.discard.discarding import Discard, plugin_name
 from dufl.data.samples import IndexedSamples, Pool, Samples, max_samples
 from dufl.data.streams import BEFORE
 from dufl.errors import InputError

@@ -18,18 +18,10 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from dufl.data.buffer import (
-    TRIM,
-    Discard,
-    Discarding,
-    Snapshot,
-    check_capacity,
-    check_step,
-    checked_ages,
-    plugin_name,
-)
+from dufl.data.buffer import Snapshot, check_capacity, check_step, checked_ages
 from dufl.data.database import Kind, transaction
-from dufl.data.samples import AnySamples, samples_of
+from dufl.data.discard.discarding import Discard, Discarding, is_known, plugin_name
+from dufl.data.samples import AnySamples, Labels, samples_of
 from dufl.errors import BufferFileError, InputError
 
 APPLICATION = 0x4455464C  # "DUFL", in the header of the file
@@ -60,7 +52,7 @@ class DurableBuffer(Generic[AnySamples]):
             raise BufferFileError.of(
                 "discard", f"{about['discard']!r}, as when {path} was created", plugin_name(rule)
             )
-        if discard is None and rule not in ("uniform", "oldest"):
+        if discard is None and not is_known(rule):
             raise BufferFileError.of("discard", f"given to open {path}: the rule {rule!r}", "nothing")
         self._discarding = Discarding(rule, about["seed"], about["client"])
 
@@ -83,6 +75,8 @@ class DurableBuffer(Generic[AnySamples]):
             raise BufferFileError(f"{where} must not exist yet: open it, or choose another name")
         ages = checked_ages(len(initial), initial_age)
         check_capacity(len(initial), capacity)
+        discarding = Discarding(discard, seed, client)
+        discarding.check(initial.labels)
         about: dict[str, Any] = {
             "round": 0,
             "next": len(initial),
@@ -90,7 +84,7 @@ class DurableBuffer(Generic[AnySamples]):
             "dtype": initial.content.dtype.str,
             "shape": ",".join(str(n) for n in initial.shape),
             "capacity": repr(float(capacity)),
-            "discard": Discarding(discard, seed, client).name,
+            "discard": discarding.name,
             "seed": seed,
             "client": client,
         }
@@ -103,7 +97,7 @@ class DurableBuffer(Generic[AnySamples]):
             for statement in _SCHEMA:
                 connection.execute(statement)
             _write_about(connection, about | _named(facts or {}))
-            _insert(connection, initial, 0, 1 - ages)
+            _insert(connection, initial, np.arange(len(initial)), 1 - ages)
 
         KIND.make(where, fill)
         return cls.open(where, discard)
@@ -175,16 +169,17 @@ class DurableBuffer(Generic[AnySamples]):
                 joined and the facts are known, or neither.
         """
         with self._reporting():
-            ids, born = self._births()
+            ids, born, labels = self._births()
             check_step(len(ids), keep, fresh, self._dtype, self._shape, self._capacity)
             _check_labels(fresh, self._numbers)
             about = _read_about(self._connection)
             now, first = about["round"], about["next"]
-            discarded = [(int(i),) for i in ids[self._discarding.positions(born, keep, now)]]
+            left, joined = self._discarding.step(born, labels, fresh.labels, keep, now, first)
             after = {"round": now + 1, "next": first + len(fresh), "size": keep + len(fresh)}
+            fresh = fresh if len(joined) == len(fresh) else fresh.take(joined)
             with transaction(self._connection):
-                self._delete(discarded)
-                _insert(self._connection, fresh, first, np.full(len(fresh), now + 1))
+                self._delete(ids[left])
+                _insert(self._connection, fresh, first + joined, np.full(len(joined), now + 1))
                 _write_about(self._connection, about | after | _named(facts))
 
     def restart(self, initial: AnySamples, initial_age: npt.ArrayLike = 1) -> None:
@@ -199,20 +194,19 @@ class DurableBuffer(Generic[AnySamples]):
             with transaction(self._connection):
                 self._connection.execute("DELETE FROM samples")
                 self._connection.execute("DELETE FROM features")
-                _insert(self._connection, initial, 0, 1 - ages)
+                _insert(self._connection, initial, np.arange(len(initial)), 1 - ages)
                 _write_about(self._connection, about | {"next": len(initial), "size": len(initial)})
 
     def trim(self, keep: int) -> None:
         """Discard samples until `keep` remain, without a step: no sample joins or ages."""
         with self._reporting():
             about = _read_about(self._connection)
-            ids, born = self._births()
+            ids, born, labels = self._births()
             if not 0 <= keep <= len(ids):
                 raise InputError.of("keep", f"between 0 and {len(ids)}, the number of samples", keep)
-            positions = self._discarding.positions(born, keep, about["round"], TRIM)
-            discarded = [(int(i),) for i in ids[positions]]
+            left = self._discarding.trim(born, labels, keep, about["round"], about["next"])
             with transaction(self._connection):
-                self._delete(discarded)
+                self._delete(ids[left])
                 _write_about(self._connection, about | {"size": keep})
 
     def age(self, rounds: int) -> None:
@@ -223,15 +217,23 @@ class DurableBuffer(Generic[AnySamples]):
             about = _read_about(self._connection)
             _write_about(self._connection, about | {"round": about["round"] + rounds})
 
-    def _births(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The ids of all samples and their rounds of birth, in the order in which they joined."""
+    def _births(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Labels | None]:
+        """The ids of all samples, their rounds of birth, and their labels if the rule sees them.
+
+        They are in the order in which samples joined.
+        """
         rows = self._connection.execute("SELECT id, born FROM samples ORDER BY id").fetchall()
         ids, born = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        return ids, born
+        if not self._discarding.reads_labels:
+            return ids, born, None
+        labels = self._connection.execute("SELECT label FROM samples ORDER BY id").fetchall()
+        kind = np.float32 if self._numbers else np.int64
+        return ids, born, np.array(labels, dtype=kind).reshape(-1)
 
-    def _delete(self, ids: list[tuple[int]]) -> None:
-        self._connection.executemany("DELETE FROM samples WHERE id = ?", ids)
-        self._connection.executemany("DELETE FROM features WHERE id = ?", ids)
+    def _delete(self, ids: npt.NDArray[np.int64]) -> None:
+        each = [(int(i),) for i in ids]
+        self._connection.executemany("DELETE FROM samples WHERE id = ?", each)
+        self._connection.executemany("DELETE FROM features WHERE id = ?", each)
 
     def remember(self, **facts: str) -> None:
         """Store named texts beside the samples; a text of the same name is replaced."""
@@ -278,9 +280,11 @@ class DurableBuffer(Generic[AnySamples]):
             raise BufferFileError(f"{self._path} must be usable: {error}") from error
 
 
-def _insert(connection: sqlite3.Connection, fresh: Any, first: int, born: npt.NDArray[np.int64]) -> None:
+def _insert(
+    connection: sqlite3.Connection, fresh: Any, which: npt.NDArray[np.int64], born: npt.NDArray[np.int64]
+) -> None:
     blobs = [row.tobytes() for row in np.ascontiguousarray(fresh.content)]
-    ids = range(first, first + len(blobs))
+    ids = which.tolist()
     facts = list(zip(ids, born.tolist(), fresh.labels.tolist(), strict=True))
     rows = [(*fact, _checksum(blob, *fact)) for fact, blob in zip(facts, blobs, strict=True)]
     connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)

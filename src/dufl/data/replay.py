@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
-from dufl.data.buffer import Discard
 from dufl.data.client_data import ClientData, IndexedStream, Period, StreamFactory
+from dufl.data.discard.discarding import Discard, check_labels, plugin_name
 from dufl.data.recording import Recording, Times
 from dufl.data.samples import Indices, Pool, Samples
 from dufl.data.streams import BEFORE
@@ -129,6 +129,8 @@ class Replay(ClientData):
             raise InputError.of("clients.count", rule, f"{self.num_clients:,}")
         if self.dirichlet_alpha is not None and self.recording.task == "regression":
             raise InputError.of("dirichlet_alpha", "left out for regression", f"{self.dirichlet_alpha:g}")
+        numbers = self.recording.task == "regression"
+        check_labels(self.discard, plugin_name(self.discard), numbers, "data.discard")
         empty = [k for k, own in enumerate(self._own) if not len(own)]
         if empty:
             rule = f"at most the {self.num_clients - len(empty):,} clients that get samples"

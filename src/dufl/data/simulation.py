@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.buffer import Discard
 from dufl.data.client_data import ClientData, IndexedStream, StreamFactory, spread
+from dufl.data.discard.discarding import Discard
 from dufl.data.samples import Samples
 from dufl.data.streams import SimulatedStream
 

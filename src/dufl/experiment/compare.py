@@ -1,7 +1,7 @@
 """Compare several experiments, each trained with several seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,16 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Callback
 from dufl.experiment.config import Experiment
+from dufl.experiment.equal_payment import EqualPayment, policy_label
 from dufl.experiment.frames import make_frame
 from dufl.experiment.output import COMPARISON, claim
-from dufl.experiment.recorded import score_of, window_length
+from dufl.experiment.recorded import score_of
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.sections import SOURCE, Data
 from dufl.experiment.train import Run, differs_in_clients, short_name, train
 from dufl.late import late
 from dufl.learning.federation import Record
-from dufl.learning.policies import make_policy, no_update
+from dufl.learning.policies import make_policy, no_update, parse_name
 from dufl.plugins import Spec, describe
 
 _MEANS = (
@@ -59,6 +60,7 @@ class Cell:
         seeds: the training seeds.
         runs: the finished runs, in the order of the seeds.
         record: the last round of the current run, if any.
+        equal_payment: whether it is part of a comparison at equal payment.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Cell:
     seeds: tuple[int, ...]
     runs: tuple[Run, ...] = ()
     record: Record | None = None
+    equal_payment: bool = False
 
     @property
     def algorithm(self) -> str:
@@ -76,6 +79,12 @@ class Cell:
     def policy(self) -> str:
         """The name of the policy."""
         return describe(self.experiment.policy)
+
+    @property
+    def label(self) -> str:
+        """The policy in a table; at equal payment, with what sets it apart."""
+        policy = self.runs[0].experiment.policy if self.runs else self.experiment.policy
+        return policy_label(policy) if self.equal_payment else self.policy
 
     @property
     def finished(self) -> bool:
@@ -161,13 +170,20 @@ def grid(
     """
     own = [experiment.training.algorithm]
     made = [
-        (experiment if policy == "dufl" else experiment.planned_once()).replace(
-            algorithm=algorithm, policy=policy
-        )
+        _planned_as(experiment, policy).replace(algorithm=algorithm, policy=policy)
         for algorithm in (list(algorithms) or own)
         for policy in policies
     ]
     return named(made)
+
+
+def _planned_as(experiment: Experiment, policy: Spec) -> Experiment:
+    """The experiment, planned once and without a goal unless its policy needs the plan for it."""
+    if policy == "dufl":
+        return experiment
+    goals = experiment.leader.goals if isinstance(policy, str) and parse_name(policy) else {}
+    once = experiment.planned_once()
+    return once if policy == "static" or not goals else once.replace(leader=once.leader.replace(**goals))
 
 
 def compare(
@@ -177,6 +193,7 @@ def compare(
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
+    equal_payment: bool = False,
     callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
 ) -> Comparison:
     """Train several experiments with several seeds. Runs are sequential and use all workers.
@@ -187,6 +204,8 @@ def compare(
         out: the directory in which each run gets a run directory.
         resume: resume the runs in `out`.
         force: write to `out` even if it holds something else; a run is never replaced.
+        equal_payment: whether every policy that collects pays the same per round: the payment of the plan of
+            its experiment; see `equal_payment`.
         callbacks: the callbacks of every run; see `Callback`. Pausing a run ends the comparison.
 
     >>> from dufl import Game, Training
@@ -198,15 +217,22 @@ def compare(
         experiments = grid(experiments)
     by_name = dict(experiments) if isinstance(experiments, Mapping) else named(experiments)
     folder, hooks = None if out is None else Path(out), list(callbacks)
-    cells = [Cell(name, one, _seeds(one, seeds)) for name, one in by_name.items()]
-    load = _Loader()
+    cells = [
+        Cell(name, one, _seeds(one, seeds), equal_payment=equal_payment) for name, one in by_name.items()
+    ]
+    load, equal = _Loader(), EqualPayment()
+
+    def seeded(one: Experiment, seed: int) -> Experiment:
+        one = one.replace(seed=seed)
+        return equal(one, load(one.data)) if equal_payment else one
+
     for cell in cells:  # validate everything before the first run
-        _check(cell, folder, resume, force, load)
+        _check(cell, folder, resume, force, load, seeded)
     marker = _Claim(folder, force)
     for index, cell in enumerate(cells):
         for seed in cell.seeds:
             run = train(
-                cell.experiment.replace(seed=seed),
+                seeded(cell.experiment, seed),
                 out=_place(folder, cell, seed),
                 resume=resume,
                 force=force,
@@ -215,7 +241,7 @@ def compare(
             )
             if not run.finished:
                 return Comparison(tuple(cells), folder)
-            cells[index] = cell = Cell(cell.name, cell.experiment, cell.seeds, (*cell.runs, run))
+            cells[index] = cell = replace(cell, runs=(*cell.runs, run))
     return Comparison(tuple(cells), folder)
 
 
@@ -276,20 +302,25 @@ def _seeds(experiment: Experiment, seeds: int | Iterable[int]) -> tuple[int, ...
     return listed
 
 
-def _check(cell: Cell, folder: Path | None, resume: bool, force: bool, load: _Loader) -> None:
-    experiment, seed = cell.experiment, cell.seeds[0]
+def _check(
+    cell: Cell,
+    folder: Path | None,
+    resume: bool,
+    force: bool,
+    load: _Loader,
+    seeded: Callable[[Experiment, int], Experiment],
+) -> None:
+    experiment, seed, policy = cell.experiment, cell.seeds[0], cell.experiment.policy
     experiment.training.make_algorithm()
-    data, policy = None, experiment.policy
-    if isinstance(policy, str) and window_length(policy) is not None:  # needs recorded data
-        data = experiment.data.client_data(load(experiment.data), experiment.game, seed)
-    make_policy(policy, experiment.game, partial(no_update, experiment.game), seed, data)
+    if not isinstance(policy, str) or parse_name(policy) is None:  # a plan, or of the user's own
+        make_policy(policy, experiment.game, partial(no_update, experiment.game), seed)
     experiment.check_replanning()
     for seed in cell.seeds:
         if place := _place(folder, cell, seed):
-            directory, seeded = RunDirectory(place), experiment.replace(seed=seed)
-            if experiment.leader.goals or differs_in_clients(seeded, directory):
-                seeded = seeded.fitted(load(experiment.data)).for_goal()
-            directory.check_free(seeded, resume, force)
+            directory, one = RunDirectory(place), seeded(experiment, seed)
+            if one.leader.goals or differs_in_clients(one, directory):
+                one = one.fitted(load(experiment.data)).for_goal()
+            directory.check_free(one, resume, force)
 
 
 def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:

@@ -1,8 +1,9 @@
 """An experiment: a game, data, training and a policy. It can be read from a TOML file.
 
-The file has the key `policy` and the sections `[game]`, `[clients]`, `[leader]`, `[data]`, `[training]` and
-`[service]`; every key is optional. An unknown key is an error that suggests the nearest known key. Paths in
-a file are relative to its directory. Paths in changes are relative to the current directory.
+The file has the keys `policy` and `baseline_payment`, and the sections `[game]`, `[clients]`, `[leader]`,
+`[data]`, `[training]` and `[service]`; every key is optional. An unknown key is an error that suggests the
+nearest known key. Paths in a file are relative to its directory. Paths in changes are relative to the current
+directory.
 """
 
 import math
@@ -14,6 +15,7 @@ import numpy as np
 import tomli_w
 from pydantic import AfterValidator, Field
 
+from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset
 from dufl.data.datasets.recordings import SUFFIXES
 from dufl.data.recording import Recording
@@ -31,10 +33,10 @@ from dufl.game.plan import Offer, Plan, solve, with_goal
 from dufl.game.population import Clients, Distribution
 from dufl.game.robust import check_robust
 from dufl.game.search import Progress
-from dufl.inputs import Inputs
-from dufl.learning.policies import POLICIES, Planned, is_policy
+from dufl.inputs import Inputs, NonNegative
+from dufl.learning.policies import Planned, Policy, check_policy, make_policy
 from dufl.learning.settings import Training
-from dufl.plugins import Spec, check_spec, describe
+from dufl.plugins import Spec, describe
 
 Changes = Mapping[str, Any]
 Part = TypeVar("Part")
@@ -45,7 +47,7 @@ _PATHS = (("data", "data_dir"), ("data", "dataset"))
 def _policy(spec: Spec) -> Spec:
     if isinstance(spec, Plan):
         return Planned(spec)
-    return spec if isinstance(spec, str) and is_policy(spec) else check_spec("policy", spec, POLICIES)
+    return check_policy(spec)
 
 
 class Experiment(Inputs):
@@ -59,7 +61,11 @@ class Experiment(Inputs):
         training: the model, the algorithm and local training.
         service: how a run on Flower goes on, pays and checks what it pays for.
         policy: determines the payment and what clients conserve and collect: "dufl" (solve the game and
-            follow the plan), "static" (never update), a `Plan`, or a plugin; see `dufl.learning.policies`.
+            follow the plan), "static" (never update), another name, a `Plan`, or a plugin; see
+            `dufl.learning.policies`.
+        baseline_payment: what a policy without a price of its own spends per round, such as "window-5". None
+            is the payment of the server's plan; on recorded data such a policy then takes everything for
+            nothing.
 
     >>> experiment = Experiment(game=Game(num_rounds=20), policy="static")
     >>> same = Experiment.from_toml(changes={"game.num_rounds": 20, "policy": "static"})
@@ -74,6 +80,7 @@ class Experiment(Inputs):
     training: Training = Training()
     service: Service = Service()
     policy: Annotated[Spec, AfterValidator(_policy)] = "dufl"
+    baseline_payment: NonNegative | None = None
 
     def __init__(self, **values: Any) -> None:
         if "clients" not in values:
@@ -113,6 +120,7 @@ class Experiment(Inputs):
         leader = {n: _plain(v) for n, v in self.leader if v is not None}
         sections = {
             "policy": describe(self.policy),
+            **({} if self.baseline_payment is None else {"baseline_payment": self.baseline_payment}),
             "game": game,
             "clients": clients,
             "leader": {n: leader[n] for n in ("method", "competition")} | leader,
@@ -176,6 +184,19 @@ class Experiment(Inputs):
             algorithm1=self.leader.algorithm1,
             robust=self.leader.robust,
             progress=progress,
+        )
+
+    def make_policy(self, data: ClientData | None = None) -> Policy:
+        """The policy of a run. Imports plugins, and solves the game if its plan is needed.
+
+        Args:
+            data: the data of the federation; a policy may depend on what is recorded.
+        """
+        return make_policy(
+            *(self.policy, self.game, self.solve, self.training.seed, data),
+            competition=self.leader.competition,
+            algorithm1=self.leader.algorithm1,
+            baseline_payment=self.baseline_payment,
         )
 
     def solve_endless(self) -> StationaryPlan:

@@ -13,7 +13,7 @@ from dufl.learning.settings import Training
 ROOT = ""  # the section of the top-level keys
 
 KEYS: dict[str, Sequence[str]] = {
-    ROOT: ["policy"],
+    ROOT: ["policy", "baseline_payment"],
     "game": [
         *(name for name in Game.model_fields if name != "clients"),
         *("strong_convexity", "smoothness", "learning_rate"),
@@ -52,6 +52,7 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "training.learning_rate": ("η", "eta", "lr"),
     "training.local_epochs": ("E", "epochs", "num_epochs"),
     "training.batch_size": ("B", "batch", "batchsize"),
+    "training.age_scale": ("H", "half_life", "age_half_life"),
     "training.fraction_train": ("C", "fraction_fit", "client_fraction"),
     "training.client_dropout": ("", "dropout"),
 }

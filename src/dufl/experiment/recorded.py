@@ -5,7 +5,6 @@ therefore measured by the mean over the rounds. Two predictions need no model, a
 """
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from dufl.data.client_data import Period
 from dufl.data.recording import time_text
 from dufl.game.plan import Plan
 from dufl.learning.federation import Record
+from dufl.learning.policies import parse_name
 from dufl.learning.replanning import following
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ def window_length(policy: str) -> float | None:
     >>> window_length("keep-all"), window_length("fresh-only"), window_length("window-7")
     (inf, 1.0, 7.0)
     """
-    named = {"keep-all": math.inf, "fresh-only": 1.0}
-    match = re.fullmatch(r"window-([0-9]+)", policy)
-    return float(match[1]) if match else named.get(policy)
+    name = parse_name(policy)
+    return float(name.length) if name and name.kind == "window" else None
 
 
 def collected_by_client(
@@ -118,6 +117,10 @@ def collected(records: Sequence[Record], policy: str, plan: Plan | None, seed: i
     if plan is not None:
         every = range(len(records[0].volumes))
         return [sum(row) for row in collected_by_client(records, plan, seed, every)]
+    name = parse_name(policy)
+    if name is not None and name.kind in ("periodic", "zero"):
+        refreshed = name.length if name.kind == "periodic" else math.inf
+        return [0 if (t + 1) % refreshed else later.total_volume for t, later in enumerate(records[1:])]
     length = window_length(policy)
     if length is None:
         return None

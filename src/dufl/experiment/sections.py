@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator
 
 from dufl.data.ageing import Ageing
 from dufl.data.arrival import Arrival
-from dufl.data.buffer import Discard
 from dufl.data.client_data import ClientData, StreamFactory
 from dufl.data.datasets import (
     Columns,
@@ -18,6 +17,7 @@ from dufl.data.datasets import (
     load_recording,
     own_dataset,
 )
+from dufl.data.discard.discarding import DISCARD_RULES, Discard, is_known
 from dufl.data.recording import Recording, Task
 from dufl.data.replay import Deal, Normalize, Order, Periods, Replay, divide
 from dufl.data.samples import Pool
@@ -149,7 +149,7 @@ def _dataset(value: object) -> object:
     raise InputError.of("dataset", rule, value, text=shown(value))
 
 
-_discard = partial(check_spec, "discard", known=("uniform", "oldest"))
+_discard = partial(check_spec, "discard", known=DISCARD_RULES)
 
 
 def _stream(spec: Spec | None) -> Spec | None:
@@ -193,8 +193,8 @@ class Data(Inputs):
         arrival_until: the fraction of the rounds by which every class has arrived.
         class_order: the order in which classes arrive: "label", "client" (one order per client), or a list.
         dirichlet_alpha: the concentration of classes per client; see `SimulatedStream`. None is uniform.
-        discard: the samples that a buffer discards: "uniform", "oldest", or a custom rule: a function of
-            (born, count, generator) that returns the positions to discard.
+        discard: the samples that a buffer discards: "uniform", "oldest", "reservoir", "class-balanced", or a
+            custom rule: a function of (born, count, generator) that returns the positions to discard.
         stream: a custom stream: a class or function of (samples, client, seed) that returns an object whose
             `collect(count, round)` returns indices of training samples, or `Samples` from outside. Default:
             the simulated stream, or what the client recorded.
@@ -305,8 +305,7 @@ class Data(Inputs):
         )
 
     def _plugins(self) -> tuple[Discard, StreamFactory | None]:
-        known = isinstance(self.discard, str) and self.discard in ("uniform", "oldest")
-        discard = self.discard if known else resolve("discard", self.discard)
+        discard = self.discard if is_known(self.discard) else resolve("discard", self.discard)
         return discard, None if self.stream is None else resolve("stream", self.stream)
 
     def arrival(self, dataset: Dataset, game: Game) -> Arrival:

@@ -20,13 +20,14 @@ from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
 from dufl.game.remaining import LEAST_ROUNDS
-from dufl.learning.policies import POLICIES
+from dufl.learning.policies import POLICIES, parse_name
 from dufl.learning.replanning import KEY as REPLAN
 from dufl.plugins import describe
 
 Settings = dict[str, Any]
 Summary = dict[str, Any]
 
+BASELINE = "baseline_payment"
 _NAMES = {"dufl": "with data update", "static": "without data update"}
 _WITHOUT_KEY = ("policy", "training.algorithm", "training.model", "data.dataset")
 
@@ -93,8 +94,9 @@ class Group:
 
     @property
     def family(self) -> str:
-        """All settings except the policy, and when the policy "dufl" plans again."""
-        settings = {key: v for key, v in self.every[0].settings.items() if key not in ("policy", REPLAN)}
+        """All settings except the policy and its money, and when the policy "dufl" plans again."""
+        own = ("policy", BASELINE, REPLAN)
+        settings = {key: v for key, v in self.every[0].settings.items() if key not in own}
         return json.dumps(settings, sort_keys=True)
 
     @property
@@ -246,6 +248,7 @@ def _label(settings: Settings, differing: Sequence[str]) -> str:
     parts = [_NAMES.get(policy, policy)]
     parts += [Path(settings[key]).name for key in _WITHOUT_KEY[1:] if key in differing]
     other = [key for key in differing if key not in _WITHOUT_KEY and (key != REPLAN or policy == "dufl")]
+    other = [key for key in other if key != BASELINE or key in settings]
     parts += [f"{_short(key)} = {settings.get(key, '–')}" for key in other]
     return ", ".join(parts)
 
@@ -257,4 +260,8 @@ def _short(key: str) -> str:
 
 def _place(policy: str) -> int:
     """The position of a policy: built-in policies come first."""
-    return POLICIES.index(policy) if policy in POLICIES else len(POLICIES)
+    name = parse_name(policy)
+    if policy in POLICIES or name is None:
+        return POLICIES.index(policy) if name else len(POLICIES)
+    alike = [parsed is not None and parsed.kind == name.kind for parsed in map(parse_name, POLICIES)]
+    return max(i for i, is_alike in enumerate(alike) if is_alike)

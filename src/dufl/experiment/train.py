@@ -27,7 +27,7 @@ from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, Policy, make_policy
+from dufl.learning.policies import Planned, Policy, RandomStrategy, Window, ZeroStrategy
 from dufl.learning.replanning import Replanned
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
@@ -225,6 +225,7 @@ def train(
     training: Training | None = None,
     policy: Spec | None = None,
     leader: Leader | None = None,
+    baseline_payment: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -239,6 +240,7 @@ def train(
         training: how clients train.
         policy: how data is updated.
         leader: how the offer of the policy "dufl" is chosen.
+        baseline_payment: what a policy without a price of its own spends per round; see `Experiment`.
         out: a run directory to write; without one the result is only returned.
         resume: resume the run in `out`.
         force: write to `out` even if it holds something else; a run is never replaced.
@@ -249,7 +251,8 @@ def train(
     >>> len(run.records), run.finished
     (3, True)
     """
-    experiment = as_experiment(experiment, data=data, training=training, policy=policy, leader=leader)
+    parts = {"data": data, "training": training, "policy": policy, "leader": leader}
+    experiment = as_experiment(experiment, **parts, baseline_payment=baseline_payment)
     require_rounds(experiment.game)
     if out == "":
         raise InputError.of("out", "the name of a directory", "", text="an empty text")
@@ -270,7 +273,7 @@ def train(
     settings, game = experiment.training, experiment.game
     check_law(game.loss)
     source = experiment.data.client_data(samples, game, settings.seed)
-    update: Policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, source)
+    update: Policy = experiment.make_policy(source)
     if isinstance(update, Planned) and experiment.leader.replan_every is not None:
         every = experiment.leader.replan_every
         update = Replanned(update.plan, settings.seed, every, experiment.solve_game)
@@ -295,8 +298,9 @@ def train(
 
 
 def _playing(game: Game, policy: Policy) -> Game:
-    """The game of the clients that take part, if a plan says which."""
-    return joined(game, policy.plan.takes_part) if isinstance(policy, Planned) else game
+    """The game of the clients that take part, if the policy's plan says which."""
+    has_plan = isinstance(policy, Planned | ZeroStrategy | RandomStrategy | Window)
+    return joined(game, policy.plan.takes_part) if has_plan else game
 
 
 def differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:

@@ -16,9 +16,11 @@ from flwr.serverapp.strategy import Strategy
 
 from dufl.flower.messages import from_arrays, to_arrays
 from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
-from dufl.learning.federation import participants
+from dufl.learning.selection import Candidates, participants
 from dufl.learning.settings import Training
 from dufl.plugins import describe
+
+ALGORITHM = "algorithm "  # before the names of its vectors, if the state has others
 
 
 class AlgorithmStrategy(Strategy):
@@ -39,10 +41,20 @@ class AlgorithmStrategy(Strategy):
         )
         self._global: dict[str, Vector] = {}
         self._clients: Mapping[int, int] = {}
+        self._volumes: Mapping[int, int] = {}
+        self._replied: dict[int, int] = {}  # the last round in which each client replied
 
     def set_clients(self, clients: Mapping[int, int]) -> None:
         """Set the number of the client at every node."""
         self._clients = clients
+
+    def set_volumes(self, volumes: Mapping[int, int]) -> None:
+        """Set the volume that every client committed to for the next round."""
+        self._volumes = volumes
+
+    def add_replies(self, round: int, clients: Iterable[int]) -> None:
+        """Remember who replied in a round, also with updates that are not used."""
+        self._replied |= dict.fromkeys(clients, round)
 
     def summary(self) -> None:
         """Log the configuration of the strategy."""
@@ -54,10 +66,18 @@ class AlgorithmStrategy(Strategy):
         """The model, with a penalty for each client that participates."""
         self._global = _read_only(from_arrays(arrays))
         size = max(self._num_clients, *(client + 1 for client in self._clients.values()), 0)  # some may join
-        called, _ = participants(self._settings, size, server_round - 1)
         connected = set(grid.get_node_ids())
         nodes = {client: node for node, client in self._clients.items() if node in connected}
+        called, _ = participants(
+            self._settings, size, server_round - 1, self._candidates(sorted(nodes), server_round - 1)
+        )
         return [self._message(nodes[client], client, arrays, config) for client in called if client in nodes]
+
+    def _candidates(self, clients: list[int], round: int) -> Candidates:
+        """The clients that are connected. One that is not would be selected again and again."""
+        volumes = np.array([float(self._volumes.get(client, 1)) for client in clients])
+        ages = round - np.array([self._replied.get(client, -1) for client in clients], np.int64)
+        return Candidates(np.array(clients, np.int64), volumes, ages)
 
     def _message(self, node: int, client: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         penalty = self._algorithm.penalty(self._state, client)
@@ -72,6 +92,7 @@ class AlgorithmStrategy(Strategy):
         """The next model of the algorithm; replies are ordered by client."""
         model_buffers = Mean()
         updates = [self._update(reply, model_buffers) for reply in replies if not reply.has_error()]
+        self.add_replies(server_round - 1, (update.client for update in updates))
         if not updates:
             return None, None
         weights, state = self._algorithm.apply(self._state, self._global["weights"], iter(updates))
@@ -98,12 +119,18 @@ class AlgorithmStrategy(Strategy):
         """No metrics: the server evaluates the model."""
         return None
 
-    def state(self) -> State:
-        """The state of the algorithm."""
-        return self._state
+    def state(self) -> Mapping[str, Any]:
+        """The state of the algorithm and, with selection by age, of the selection."""
+        if self._settings.client_selection != "age":
+            return self._state
+        replied = np.array(sorted(self._replied.items()), np.int64).reshape(-1, 2)
+        return {f"{ALGORITHM}{name}": vector for name, vector in self._state.items()} | {"replied": replied}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
+        if self._settings.client_selection == "age":
+            self._replied = {int(client): int(round) for client, round in state["replied"]}
+            state = {n.removeprefix(ALGORITHM): v for n, v in state.items() if n.startswith(ALGORITHM)}
         self._state = _read_only(state)
 
 

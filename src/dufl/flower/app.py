@@ -31,6 +31,7 @@ from dufl.flower.algorithm_strategy import AlgorithmStrategy, penalty_of
 from dufl.flower.audit import Audit
 from dufl.flower.client_mod import DataUpdateMod
 from dufl.flower.client_store import ClientProfile, client_number, privacy_options
+from dufl.flower.constant_offer import constant_offer
 from dufl.flower.contribution import Arrays
 from dufl.flower.deal import NegotiationOptions
 from dufl.flower.messages import from_arrays, round_of, to_arrays
@@ -227,23 +228,23 @@ def make_strategy(
     if_finished: IfFinished = "error",
 ) -> tuple[DataUpdateStrategy, ArrayRecord]:
     """The strategy of a configuration, and the initial model."""
-    config = runtime.config
+    config, offered = runtime.config, constant_offer(runtime.config)
     check_on_flower(config, runtime.dataset)
     weights, model_buffers = runtime.engine.start
     announcement = None
     if negotiate and config.leader.robust:
         raise InputError.of("leader.robust", "left out if the offer is negotiated", config.leader.robust)
     if not negotiate:
-        plan = config.solve_game(_first_window(config))
-        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume, config.game.trims)
+        plan = offered.solve_game(_first_window(offered))
+        announcement = Announcement(plan.offer, plan.equilibrium.announced_volume, plan.game.trims)
     strategy = DataUpdateStrategy(
         AlgorithmStrategy(config.training, weights, config.game.clients.size),
-        config.game,
+        offered.game,
         folder,
         plan=announcement,
         negotiation=NegotiationOptions(
-            config.leader.method,
-            config.leader.algorithm1,
+            offered.leader.method,
+            offered.leader.algorithm1,
             masked,
             commitment_grid=config.service.commitment_grid,
         ),

@@ -25,7 +25,6 @@ from dufl.flower.payment import Claim
 from dufl.learning.algorithm import Update, Vector
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.federation import Federation
-from dufl.learning.policies import make_policy
 from dufl.learning.task import Task
 
 if TYPE_CHECKING:
@@ -175,7 +174,8 @@ def run_attack(
     if not set(cheats) < set(range(game.clients.size)):
         raise InputError.of("cheats", f"some, but not all, of {game.clients.size} clients", sorted(cheats))
     data = experiment.data.client_data(dataset, game, settings.seed)
-    policy = make_policy(experiment.policy, game, experiment.solve, settings.seed, data)
+    policy = experiment.make_policy(data)
+    data = data.discarding(getattr(policy, "discard", None))
     engine = make_engine(data, settings, game.clients.size)
 
     def loss(round: int, arrays: Arrays) -> float:

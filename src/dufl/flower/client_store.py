@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from dufl.data.buffer import Discard, Snapshot
+from dufl.data.buffer import Snapshot
 from dufl.data.client_data import initial_ages
 from dufl.data.collector import Collector
+from dufl.data.discard.discarding import Discard
 from dufl.data.durable import DurableBuffer
 from dufl.data.integer_plan import IntegerPlan, integer_plan
 from dufl.data.live.positions import POSITION, START, confirm, position_facts, position_of, seek

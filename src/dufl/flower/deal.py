@@ -81,6 +81,11 @@ class Deal:
         """The number of rounds of the run, those before `first_round` included."""
         return self.first_round + len(self.announcement.announced_volume)
 
+    def volumes(self, round: int) -> dict[int, int]:
+        """The volume that every client committed to in a round of the plan."""
+        at = round - self.first_round
+        return {client: each[at] for client, each in self.commitments.items() if 0 <= at < len(each)}
+
     def is_kept_by(self, claim: Claim, round: int) -> bool:
         """Whether a claim states the volume that the client committed to in a round."""
         volumes, at = self.commitments.get(claim.client, ()), round - self.first_round

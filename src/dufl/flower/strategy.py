@@ -62,6 +62,17 @@ class PerClient(Protocol):
         """Set the number of the client at every node."""
 
 
+@runtime_checkable
+class SelectsClients(Protocol):
+    """A strategy that selects clients by their volumes and by when they last replied."""
+
+    def set_volumes(self, volumes: Mapping[int, int]) -> None:
+        """Set the volume that every client committed to for the next round."""
+
+    def add_replies(self, round: int, clients: Iterable[int]) -> None:
+        """Remember who replied in a round, also with updates that are not used."""
+
+
 class DataUpdateStrategy(Strategy):
     """Any strategy, on buffers that are kept fresh and paid for.
 
@@ -184,6 +195,8 @@ class DataUpdateStrategy(Strategy):
         server_round += self._resumed_after
         self._update_clients(grid)
         self._model = messages.from_arrays(arrays)
+        if isinstance(self.strategy, SelectsClients):
+            self.strategy.set_volumes(self.deal.volumes(server_round - 1))
         outgoing = [
             message
             for message in self.strategy.configure_train(server_round, arrays, config, grid)
@@ -245,6 +258,8 @@ class DataUpdateStrategy(Strategy):
             )
         valid = [updates[client] for client in sorted(updates)]
         server_round += self._resumed_after
+        if isinstance(self.strategy, SelectsClients):
+            self.strategy.add_replies(current.round, sorted({*claims, *current.refused}))
         arrays, metrics = self.strategy.aggregate_train(server_round, valid + errors)
         if metrics is not None:
             self._results.train_metrics_clientapp[server_round] = metrics

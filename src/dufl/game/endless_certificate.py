@@ -13,7 +13,9 @@ The maximum is [p − b − λ·(1−θ)]₊²/(4β), unless it is beyond C. So 
 the long run, whatever λ is. What the client has at first adds at most λ·D(0) in all, not per round. With a
 good λ the bound is sharp; with a bad one the certificate refuses more than it must. Two are tried: the
 marginal cost of collecting the best constant volume, and (p − b)/(1−θ), which is right for clients without
-training costs.
+training costs. Let g = α·(1−θ)² + β and h = b + (1−θ)·a. If the capacity does not bind, the first of them is
+a + α·(1−θ)·(p − h)/g, and its B is (p − h)²/(4g). This formula is used too, since differences of prices are
+lost in rounding just above p = h.
 
 With influence, the payment R·D/(F+D) against the others' volume F is concave in D, so it is at most its
 tangent at any volume V: R·(V/(F+V))² + D·R·F/(F+V)². The bound then holds with that price. The tangent is
@@ -22,10 +24,10 @@ taken at the best constant volume.
 What a sample earns beyond its marginal costs, ν = p − b − 2β·D − (1−θ)·(a + 2α·Δ), is 0 if 0 < D < C. It may
 be negative at D = 0 and positive at D = C, where the client would hold more if it could.
 
-If the price rises by a share ε, a client holds ε·p/(2g) more, with g = α·(1−θ)² + β. Just above the price at
-which it begins, h = b + (1−θ)·a, that is far more than ε of what it holds. So that the rounding of volumes
-does not count as a deviation, the distance of φ from the sum of best responses is divided by how much more
-prices make them react: it is the share by which φ itself is wrong.
+If the price rises by a share ε, a client holds ε·p/(2g) more. Just above p = h that is far more than ε of
+what it holds. So that the rounding of volumes and prices does not count as a deviation, the distance of φ
+from the sum of best responses is divided by how much more prices make them react: it is the share by which φ
+itself is wrong. And (ε·p)²/(4g), what a rounding error ε of the price can be worth, is no gain.
 
 This module may not import the formulas that it judges; import-linter enforces it.
 """
@@ -73,15 +75,17 @@ def certify_stationary(
     exact = competition == "nash"
     marginal = price * (others / total) if exact and payment > 0 else price
     best = best_known if exact else best_fixed
+    rounded = _worth_of_rounding(clients, conservation_rate, price)
+    influence = 2 * marginal / total if exact and payment > 0 else np.zeros(clients.size)
     return Certificate(
         competition,
         _law(clients, conservation_rate, volume, collection),
         _kkt(clients, marginal, conservation_rate, volume, collection),
-        np.maximum(fixed - (paid - spent), 0.0),
-        np.maximum(known - (paid - spent), 0.0),
+        np.maximum(fixed - (paid - spent) - rounded, 0.0),
+        np.maximum(known - (paid - spent) - rounded, 0.0),
         paid + spent,
         paid - spent,
-        _distance(clients, payment, conservation_rate, total, best, exact) if total > 0 else 0.0,
+        _distance(clients, influence, conservation_rate, volume, best) if total > 0 else 0.0,
     )
 
 
@@ -93,15 +97,16 @@ def _volume_of_others(clients: Clients, volume: Array) -> Array:
     return np.asarray(before + after + (clients.multiplicity - 1) * volume)
 
 
-def _distance(
-    clients: Clients, payment: float, theta: float, total: float, best: Array, exact: bool
-) -> float:
-    """|Σ_k D*_k/φ − 1| for the best constant volumes D*, over how much more prices make them react."""
-    apart = abs(float((clients.multiplicity * best).sum()) / total - 1)
-    influence = 2 * payment / total**2 if exact else 0.0
+def _distance(clients: Clients, influence: Array, theta: float, volume: Array, best: Array) -> float:
+    """|Σ_k D*_k/φ − 1| for the best constant volumes D*, over how much more prices make them react.
+
+    `influence` is by how much a client's own volume lowers its marginal price.
+    """
+    total, wanted = (float((clients.multiplicity * held).sum()) for held in (volume, best))
     reaction = _entry_price(clients, theta) / (2 * _curvature(clients, theta) + influence)
-    free = (best > 0) & (best < clients.capacity)
-    return apart / (1 + float((clients.multiplicity * np.where(free, reaction, 0.0)).sum()) / total)
+    free = (np.maximum(volume, best) > 0) & (np.minimum(volume, best) < clients.capacity)
+    more = float((clients.multiplicity * np.where(free, reaction, 0.0)).sum()) / total
+    return abs(wanted / total - 1) / (1 + more)
 
 
 def _law(clients: Clients, theta: float, volume: Array, collection: Array) -> Array:
@@ -138,7 +143,9 @@ def _bound(clients: Clients, price: Array, theta: float) -> tuple[Array, Array]:
             earned = np.where(held > 2 * beta * capacity, capacity * (held - beta * capacity), earned)
         earned = np.where(held > 0, earned, 0.0)
         bounds.append(earned + worth * (worth / (4 * alpha)))
-    return np.minimum(*bounds), volume
+    priced = _entry_price(clients, theta) > 0
+    exact = np.maximum(left, 0.0) ** 2 / (4 * _curvature(clients, theta))
+    return np.minimum(np.minimum(*bounds), np.where(priced, exact, np.inf)), volume
 
 
 def _bound_with_influence(
@@ -176,7 +183,7 @@ def _best_with_influence(clients: Clients, payment: float, theta: float, others:
         costs = volume + linear
         slope = 1 + 2 * np.divide(costs, total, out=np.zeros_like(total), where=total > 0)
         after = np.maximum(volume - (costs - aim) / slope, 0.0)
-        settled = bool((np.abs(after - volume) <= CLOSE * volume + ROUNDING * linear).all())
+        settled = bool((np.abs(after - volume) <= CLOSE * volume + ROUNDING * linear / slope).all())
         volume = after
         if settled:
             break
@@ -186,6 +193,12 @@ def _best_with_influence(clients: Clients, payment: float, theta: float, others:
 def _curvature(clients: Clients, theta: float) -> Array:
     """Of what a constant volume D costs per round, g·D² + h·D: g = α·(1−θ)² + β."""
     return np.asarray(clients.collection_cost * (1 - theta) ** 2 + clients.training_cost)
+
+
+def _worth_of_rounding(clients: Clients, theta: float, price: Array) -> Array:
+    """What a rounding error of the price is worth to clients that begin to collect near it."""
+    priced = _entry_price(clients, theta) > 0
+    return np.where(priced, (ROUNDING * price) ** 2 / (4 * _curvature(clients, theta)), 0.0)
 
 
 def _entry_price(clients: Clients, theta: float) -> Array:

@@ -54,14 +54,15 @@ def best_offer(game: Game, competition: Competition = "mean-field") -> Offer:
 
     Capacities only lower volumes. If the best offer without them leaves room in every buffer, it is the best.
     """
-    clients = game.clients
+    service, clients = Service.of(game, competition), game.clients
+    if all(low == high for low, high in (game.payment_range, game.conservation_range)):
+        return Offer(payment=game.payment_range[0], conservation_rate=game.conservation_range[0])
     if not has_prices(clients) and not has_closed_form(clients):
         free = game.replace(clients=unlimited(clients))
         offer = best_offer(free, competition)
         held = holdings(free.clients, offer.payment, offer.conservation_rate, competition)
         if (held.volume <= clients.capacity).all():
             return offer
-    service = Service.of(game, competition)
     ages = np.linspace(*service.ages, AGES)
     _, costs = service.paid(service.rates(ages))
     left, right = around_valleys(ages, costs)
@@ -216,8 +217,8 @@ class Service:
         walled = np.pad(values, ((0, 0), (1, 1)), constant_values=np.inf)
         valley = (values <= walled[:, :-2]) & (values <= walled[:, 2:])
         at = np.argsort(np.where(valley, values, np.inf), axis=1, kind="stable")[:, :PAYMENT_VALLEYS]
-        sides = (np.take_along_axis(x, np.clip(at + side, 0, PAYMENTS - 1), axis=1) for side in (-1, 1))
-        found, least = sectioned(lambda x: costs(x, PAYMENT_VALLEYS), *(side.ravel() for side in sides), 3)
+        left, right = (np.take_along_axis(x, np.clip(at + side, 0, PAYMENTS - 1), axis=1) for side in (-1, 1))
+        found, least = sectioned(lambda x: costs(x, PAYMENT_VALLEYS), left.ravel(), right.ravel(), 3)
         best = least.reshape(at.shape).argmin(axis=1)[:, None]
         chosen = np.take_along_axis(found.reshape(at.shape), best, axis=1)[:, 0]
         return np.clip(np.exp(chosen), *self.game.payment_range)

@@ -20,7 +20,7 @@ from dufl.game.dynamics import Array
 from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import SMALLEST, TYPES, price_of, starting_staleness
 from dufl.game.parameters import Competition, Game
-from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize, polished
+from dufl.game.search import COARSE, FINE, Choice, Cost, Progress, Square, minimize, polished, scanned
 from dufl.game.stationary import likely_offer
 from dufl.game.threads import one_thread
 from dufl.game.utility import ServerCost, server_cost
@@ -230,10 +230,10 @@ def _judged(offer: tuple[float, float], cost: Cost) -> Choice:
 def _minimized(game: Game, cost: Cost, known: Choice, progress: Progress = lambda _: None) -> Choice:
     """The best offer, or no update if that is as good."""
     square = Square(game.payment_range, game.conservation_range)
+    if game.participation == "voluntary":  # the cost jumps where a client leaves or enters
+        return _or_no_payment(game, cost, scanned(cost, square, known, progress))
     best = minimize(cost, square, known, game.payment_weight * game.num_rounds, progress)
-    has_kinks = isinstance(game.loss, PowerLaw) and game.loss.has_kinks
-    jumps = game.participation == "voluntary"  # where a client leaves or enters
-    if (has_kinks or jumps) and best.payment >= SMALLEST:
+    if isinstance(game.loss, PowerLaw) and game.loss.has_kinks and best.payment >= SMALLEST:
         best = polished(cost, square.around(best.payment), best)
     return _or_no_payment(game, cost, best)
 

@@ -51,7 +51,7 @@ TOLERANCE = 1e-9
 MAX_PASSES = 200
 LONGEST_STEP = 5.0  # of Newton, in log φ
 LONGEST_PRICED_STEP = 1.0  # for clients with prices per sample, which may suddenly stop collecting
-SHORTEST_STEP = 1e-6  # as a part of Newton's, in a line search
+SHORTEST_STEP = 1e-12  # as a part of Newton's, in a line search
 FLAT = 1e-9  # added to the curvature of W, which is 0 in rounds in which nobody holds anything
 SYSTEM = 500  # the largest number of rounds T for which Newton's equations, a T × T matrix, are set up
 SETTLED = 1e-7  # the longest Newton step, in log φ, at which the exact game counts as solved
@@ -157,8 +157,10 @@ def find_equilibrium(
         if clients.collection_price.any() or clients.training_price.any():
             offer = payment, conservation_rate
             if start is None:
-                guess[1:] = total_volume(types, payment, min(conservation_rate, 1 - 1 / num_rounds))
-                guess[0] = min(guess[0], guess[1]) if trim_start else guess[0]
+                steady = total_volume(types, payment, min(conservation_rate, 1 - 1 / num_rounds))
+                first = min(guess[0], steady) if trim_start else guess[0]
+                guess = np.maximum(first * float(conservation_rate) ** np.arange(num_rounds), steady)
+                guess[0] = first
                 easier = _descend(clients, types, *offer, "mean-field", guess, tolerance, trim_start)
                 if competition == "mean-field":
                     return easier
@@ -239,8 +241,8 @@ def _descend(
     num_rounds, exact = announced.size, competition == "nash"
     has_system = num_rounds <= SYSTEM
     best: Equilibrium | None = None
-    base, base_excess, direction, length = announced, np.zeros(num_rounds), np.zeros(num_rounds), 0.0
-    for passes in range(1, MAX_PASSES + 1):
+    base, base_excess, direction, length = announced, np.zeros(num_rounds), np.zeros(num_rounds), 1.0
+    for passes in range(1, 5 * MAX_PASSES + 1):
         price, slope = price_of(payment, announced, competition)
         sensitivity = np.zeros((num_rounds, num_rounds)) if has_system else NOTHING
         own = sensitivity if types is clients else NOTHING
@@ -251,15 +253,15 @@ def _descend(
             best = Equilibrium(announced, held, residual, passes, residual <= tolerance)
         if residual <= tolerance:
             break
-        if length > SHORTEST_STEP and _too_far(base_excess, excess, direction, exact):
+        if passes > 1 and length > SHORTEST_STEP and _too_far(base_excess, excess, direction, exact):
             length /= 2
             announced = base * np.exp(length * direction)
             continue
         if has_system and types is not clients:
             total_response(types, price, slope, conservation_rate, sensitivity, trim_start)
         direction = _direction(sensitivity, held, announced, excess)
-        base, base_excess, length = announced, excess, 1.0
-        announced = base * np.exp(direction)
+        base, base_excess, length = announced, excess, min(1.0, 4 * length)
+        announced = base * np.exp(length * direction)
     assert best is not None
     return replace(best, passes=passes)
 

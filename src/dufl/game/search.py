@@ -26,6 +26,9 @@ AMPLE = 10.0  # times the largest payment that can be the best: a margin for the
 GRID = (10, 8)  # payments, conservation rates
 VALLEYS = 3
 NEGLIGIBLE = 1e-5  # the relative saving that does not justify another search
+JUMPS = (37, 9)  # payments and rates on the first grid for a cost that jumps
+CLOSER = 3  # grids around its best points, each three times as fine
+INFINITE = 1e12  # in place of an infinite cost, relative to a finite one: differences stay numbers
 DEEPER = 3  # searches among payments below the smallest on the square
 SCAN = 11  # conservation rates at the best payment, up to one cell of the grid away
 COARSE, SCANNED, FINE = 1e-3, 1e-6, 1e-9  # relative tolerance of a cost on the grid, in the scan, in a valley
@@ -159,7 +162,7 @@ def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] 
         return start
     with one_thread():
         result = minimize(
-            lambda p: cost(*square.point(p[0], p[1]), FINE) / depth,
+            lambda p: min(cost(*square.point(p[0], p[1]), FINE) / depth, INFINITE),
             np.array(at or square.coordinates(start.payment, start.conservation_rate)),
             jac="2-point",
             method="L-BFGS-B",
@@ -168,6 +171,35 @@ def _descend(cost: Cost, square: Square, start: Choice, at: tuple[float, float] 
         )
     reached = square.point(float(result.x[0]), float(result.x[1]))
     return Choice(*reached, float(result.fun) * depth, start.evaluations + result.nfev)
+
+
+def scanned(cost: Cost, square: Square, known: Choice, progress: Progress = lambda _: None) -> Choice:
+    """The best offer of a cost that jumps: dense grids, ever closer around the best points, then polished.
+
+    Where a cost jumps, a gradient is no guide, and a valley may be narrower than a cell of the first grid.
+    """
+    us, vs = (
+        np.linspace(0, 1, number) if axis.size > 1 else axis
+        for number, axis in zip(JUMPS, square.axes(), strict=True)
+    )
+    points = [(float(us[i]), float(vs[j])) for i, j in _snake(us.size, vs.size)]
+    points.append(square.coordinates(known.payment, known.conservation_rate))
+    width, costs = 1 / (np.array(JUMPS) - 1), dict[tuple[float, float], float]()
+    for level in range(1, CLOSER + 2):
+        for done, point in enumerate(points):
+            if point not in costs:
+                costs[point] = cost(*square.point(*point), SCANNED)
+            progress((level - 1 + (done + 1) / len(points)) / (CLOSER + 2))
+        lowest = sorted(costs, key=lambda point: costs[point])[:VALLEYS]
+        width = width / 3
+        near = np.array([np.add(point, width * step) for point in lowest for step in _AROUND])
+        points = [(float(u), float(v)) for u, v in np.unique(np.clip(near, 0, 1), axis=0)]
+    offer = square.point(*lowest[0])
+    best = min(known, Choice(*offer, cost(*offer, FINE), len(costs)), key=lambda choice: choice.cost)
+    return polished(cost, square, best) if 0 < best.cost < np.inf and best.payment > 0 else best
+
+
+_AROUND = np.array([[i, j] for i in range(-2, 3) for j in range(-2, 3)])
 
 
 def polished(cost: Cost, square: Square, best: Choice, evaluations: int = 120) -> Choice:

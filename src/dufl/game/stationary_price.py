@@ -15,8 +15,9 @@ The shares s_k = D_k/φ = D_k·p/R rise with p in both games. There is exactly o
 The second form avoids the cancellation in Σ s − 1 if one client holds nearly everything: 1 − s_1 is computed
 as (h_1/p + q_1)/(1 + q_1) with q = 2g·φ/p, and no difference is taken. Newton's method in the logarithm finds
 the root. It starts above it: a price at which one client alone (in the Nash game: two with a share of a half)
-would hold everything is too high. A step that leaves the bracket, or that does not halve the error, is
-replaced by bisection.
+would hold everything is too high. Just above a price at which clients begin to collect, the step is that of
+the shares themselves. A step that leaves the bracket, or that does not halve the error, is replaced by
+bisection.
 
 p may exceed a client's h by far less than a rounding error of p, and its volume is proportional to p − h. So
 a price is represented as a base plus x, where the base is the largest h below it: p − h_k = (base − h_k) + x.
@@ -57,11 +58,10 @@ def volumes(
     return float(total), held, excess
 
 
-def _columns(clients: Clients) -> tuple[Array, ...]:
-    return (
-        *(clients.collection_cost, clients.training_cost, clients.collection_price, clients.training_price),
-        *(clients.capacity, clients.multiplicity),
-    )
+def _columns(clients: Clients) -> tuple[Array, Array, Array, Array, Array, Array]:
+    quadratic = clients.collection_cost, clients.training_cost
+    linear = clients.collection_price, clients.training_price
+    return *quadratic, *linear, clients.capacity, clients.multiplicity
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -140,7 +140,7 @@ def _root(
     nash: bool,
 ) -> float:
     """The x at which the shares add up to 1 at the price base + x; between 0 and `high`."""
-    low, x, before, shrink = 0.0, start, np.inf, 1e-3
+    low, x, before = 0.0, start, np.inf
     close = ROUNDING * (16 + np.sqrt(h.size))
     for _ in range(STEPS):
         value, slope = _excess(payment, base, x, g, h, capacity, weight, nash)
@@ -148,16 +148,12 @@ def _root(
             high = x
         else:
             low = x
-        if abs(value) <= close or high * (1 - ROUNDING) <= low:
+        if abs(value) <= max(close, 2 * ROUNDING * slope) or high * (1 - 4 * ROUNDING) <= low:
             break
-        after = x * np.exp(-value / slope)
-        if not low < after < high or not abs(value) < before / 2:
-            if high == np.inf:
-                after = 16 * low
-            elif low > 0:
-                after = np.sqrt(low) * np.sqrt(high)
-            else:
-                after, shrink = max(high * shrink, 1e-300), shrink**2
+        steep = value > 0 and slope > 2  # just above a price: shares are linear there
+        after = x * (1 + np.expm1(-value) / slope if steep else np.exp(-value / slope))
+        if not low < after < high or (low > 0 and not abs(value) < before / 2):
+            after = 16 * low if high == np.inf else np.sqrt(low) * np.sqrt(high) if low > 0 else high / 1e3
         before, x = abs(value), after
     return x
 

@@ -148,6 +148,7 @@ class CompiledEngine:
             settings.momentum,
             task.penalty.strength,
             task.penalty.linear,
+            task.sample_weights(settings),
         )
 
     def _scratch(self, size: int) -> npt.NDArray[np.float32]:

@@ -24,6 +24,7 @@ from dufl.game.utility import cost_of_rounds
 from dufl.learning.arrivals import Arrivals
 from dufl.learning.engine import Engine, Named
 from dufl.learning.policies import Policy
+from dufl.learning.selection import Candidates, participants
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 
@@ -75,7 +76,8 @@ class Record:
         loss: mean loss on the test samples, after the round.
         total_volume: the number of samples that all clients hold together.
         mean_age: the measured mean age of these samples.
-        planned_staleness: the mean age according to the plan; None without a plan.
+        planned_staleness: the mean age according to the plan, if buffers discard uniformly; None without a
+            plan.
         payment: what the server paid for this round.
         server_cost: the server's cost of this and all earlier rounds, with measured volumes and ages.
         cost_of_payment: the payment term of the cost.
@@ -148,6 +150,7 @@ class Federation:
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
         self._missing = 0  # samples of this round that streams did not have
+        self._replied = np.full(game.clients.size, -1)  # the last round in which each client replied
         self._buffers: list[MemoryBuffer[IndexedSamples]] = []
 
     def begin(self) -> None:
@@ -171,7 +174,7 @@ class Federation:
         began = time.perf_counter()
         self.begin()
         snapshots = [buffer.snapshot() for buffer in self._buffers]
-        replying, dropped = participants(self._settings, self._game.clients.size, self.round, self._members)
+        replying, dropped = self._participants(snapshots)
         fresh = self._background.submit(self._collect)  # while the clients train
         tasks = (self._task(k, snapshots[k]) for k in replying if len(snapshots[k].ages))
         updates = self._engine.train(self.weights, self.model_buffers, tasks)
@@ -199,6 +202,15 @@ class Federation:
             period=self._data.period(self.round - 1),
             **accounts,
         )
+
+    def _participants(self, snapshots: list[Snapshot[IndexedSamples]]) -> tuple[list[int], list[int]]:
+        """The selected clients that reply, and those that do not."""
+        volumes = np.array([float(len(snapshots[k].ages)) for k in self._members])
+        candidates = Candidates(self._members, volumes, self.round - self._replied[self._members])
+        number = len(snapshots)
+        replying, dropped = participants(self._settings, number, self.round, candidates, self._members)
+        self._replied[replying] = self.round
+        return replying, dropped
 
     def _task(self, client: int, snapshot: Snapshot[IndexedSamples]) -> Task:
         penalty = self._algorithm.penalty(self._state, client)
@@ -279,6 +291,7 @@ class Federation:
             "ages": np.concatenate([snapshot.ages for snapshot in snapshots]),
             "ids": np.concatenate([snapshot.ids for snapshot in snapshots]),
             **{f"algorithm {name}": vector for name, vector in self._state.items()},
+            **({"replied": self._replied.copy()} if self._settings.client_selection == "age" else {}),
             **self._added(),
         }
 
@@ -299,6 +312,7 @@ class Federation:
             ("weights", self.weights),
             ("model_buffers", self.model_buffers),
             ("history", self._history),
+            *((("replied", self._replied),) if self._settings.client_selection == "age" else ()),
         ):
             if state[name].shape != like.shape:
                 raise ValueError(f"{name} of shape {state[name].shape}, not {like.shape}")
@@ -308,6 +322,7 @@ class Federation:
             state["model_buffers"],
             state["history"],
         )
+        self._replied = np.array(state.get("replied", self._replied))
         self._state = {
             name.removeprefix("algorithm "): vector
             for name, vector in state.items()
@@ -325,22 +340,3 @@ class Federation:
         for k, next_id in enumerate(state["next_ids"]):
             snapshot = Snapshot(IndexedSamples(indices[k], labels[indices[k]]), ages[k], ids[k])
             self._buffers.append(self._data.restore(k, snapshot, advanced, int(next_id)))
-
-
-def participants(
-    settings: Training, num_clients: int, round: int, members: npt.NDArray[np.intp] | None = None
-) -> tuple[list[int], list[int]]:
-    """The sampled clients of a round: those that reply, and those that drop out.
-
-    Only `members` are sampled, the clients that take part; by default all.
-    """
-    sampled = np.arange(num_clients) if members is None else members
-    if settings.fraction_train < 1 and sampled.size:
-        generator = np.random.default_rng([settings.seed, round + 1, 9])
-        count = max(1, int(np.rint(settings.fraction_train * sampled.size)))
-        sampled = sampled[np.sort(generator.choice(sampled.size, count, replace=False))]
-    if not settings.client_dropout:
-        return sampled.tolist(), []
-    generator = np.random.default_rng([settings.seed, round + 1, 8])
-    dropped = generator.random(num_clients)[sampled] < settings.client_dropout
-    return sampled[~dropped].tolist(), sampled[dropped].tolist()

@@ -64,6 +64,7 @@ class LocalModel:
         model.train()
         torch.manual_seed(_torch_seed(settings.seed, task.client, task.round))
         images, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
+        shares = self._shares(task)
         start = [parameter.detach().clone() for parameter in self._parameters]
         linear = self._split(task.penalty.linear)
         velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
@@ -72,12 +73,21 @@ class LocalModel:
             for batch in self._batches(order):
                 model.zero_grad()
                 with self._precision():
-                    loss = self._loss(self._logits(images[batch]), labels[batch])
+                    logits = self._logits(images[batch])
+                    if shares is None:
+                        loss = self._loss(logits, labels[batch])
+                    else:
+                        loss = (shares[batch] * _losses(logits, labels[batch])).mean()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._add(task.penalty, start, linear)
                 self._step(velocity)
                 steps += 1
         return *self.state(), steps
+
+    def _shares(self, task: Task) -> torch.Tensor | None:
+        """How much every sample counts; None if all count equally."""
+        weights = task.sample_weights(self._settings)
+        return None if weights is None else torch.from_numpy(weights).to(self._device)
 
     def _batches(self, order: torch.Tensor) -> list[torch.Tensor]:
         """The batches of an epoch; with batch normalization, a last batch of one sample is left out."""
@@ -185,6 +195,13 @@ def _cut(vector: Vector, like: list[Any], device: torch.device) -> list[torch.Te
 def _torch_seed(seed: int, client: int, round: int) -> int:
     """The seed of layers with randomness, such as dropout."""
     return int(np.random.SeedSequence([seed, client, round + 1, 10]).generate_state(1)[0])
+
+
+def _losses(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of every sample: cross-entropy, or squared error if labels are numbers."""
+    if labels.is_floating_point():
+        return functional.mse_loss(outputs[:, 0], labels, reduction="none")
+    return functional.cross_entropy(outputs, labels, reduction="none")
 
 
 def _loss(settings: Training) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

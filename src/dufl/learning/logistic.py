@@ -8,6 +8,7 @@ With p = softmax(W·x + b), a batch B of the client's samples and y the one-hot 
     g ← g + strength·(w − start) − linear,    v ← momentum·v + g,    w ← w − rate·v.
 
 Linear regression is the same with one output, the squared error (W·x + b − y)², and q = 2(W·x + b − y)/|B|.
+If samples have weights, the q of each is multiplied by its weight.
 
 The logits W·x and the gradient Σ q·xᵀ are nearly all the work, and both are sums of outer products:
 of a few samples, or a few chunks of one sample, with a few classes. So both run on one tile of
@@ -60,6 +61,7 @@ def train_logistic(
     momentum: float = 0.0,
     strength: float = 0.0,
     linear: Vector | None = None,
+    sample_weights: Vector | None = None,
 ) -> Vector:
     """Weights after local SGD on   F(w) + strength/2·‖w − start‖² − ⟨linear, w⟩ ,   F the mean cross-entropy.
 
@@ -77,14 +79,19 @@ def train_logistic(
         momentum: as in torch.optim.SGD; the velocity starts at zero.
         strength: of the proximal term, FedProx's μ; 0 leaves it out, bit for bit.
         linear: the vector of the linear term, if there is one.
+        sample_weights: one per sample: how much each counts in F. None leaves them out, bit for bit.
 
     The global interpreter lock is released during training.
     """
     weights = start.copy()
-    tilt = NOTHING if linear is None else np.require(linear, requirements=["C", "W"])  # the compiled type
+    tilt, shares = (  # of the compiled type
+        NOTHING if given is None else np.require(given, np.float32, ["C", "W"])
+        for given in (linear, sample_weights)
+    )
     numbers = labels.dtype.kind == "f"
     classes, targets = (NO_CLASSES, labels) if numbers else (labels, NOTHING)
-    _train(weights, features, classes, targets, order, batch_size, learning_rate, momentum, strength, tilt)
+    sizes = batch_size, learning_rate, momentum, strength
+    _train(weights, features, classes, targets, order, *sizes, tilt, shares)
     return weights
 
 
@@ -114,6 +121,7 @@ def _train(
     momentum: float,
     strength: float,
     linear: Vector,
+    shares: Vector,
 ) -> None:
     """Train `weights` in place."""
     num_epochs, num_samples = order.shape
@@ -138,6 +146,8 @@ def _train(
                 _residuals(logits, targets, rows, errors)
             else:
                 _errors(logits, labels, rows, num_classes, errors)
+            if shares.size > 0:
+                _weigh(errors, shares, rows, num_classes)
             _gradient(errors, features, rows, ahead if ahead.size > 0 else rows, gradient)
             if strength != 0:
                 for i in range(w.size):
@@ -248,6 +258,14 @@ def _residuals(outputs: Matrix, targets: Vector, rows: Integers, errors: Matrix)
     share = np.float32(2.0 / rows.size)
     for b in range(rows.size):
         errors[0, b] = share * (outputs[0, b] - targets[rows[b]])
+
+
+@numba.njit(cache=True, nogil=True)
+def _weigh(errors: Matrix, shares: Vector, rows: Integers, num_classes: int) -> None:
+    """Multiply the errors of every sample by its weight."""
+    for c in range(num_classes):
+        for b in range(rows.size):
+            errors[c, b] *= shares[rows[b]]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -109,6 +109,7 @@ class OwnPolicy:
         self._capacity = game.clients.capacity
         methods = ("payment", "size", "step", "planned_staleness")
         self._own = make_plugin("policy", spec, game, seed, methods=methods)
+        self.discard = getattr(self._own, "discard", None)
 
     def payment(self, round: int) -> float:
         """What the server pays in a round, to all clients together."""

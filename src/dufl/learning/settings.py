@@ -3,17 +3,19 @@
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
+from dufl.learning.age_weights import AgeWeighting
 from dufl.learning.algorithm import Algorithm
 from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
 from dufl.learning.own import OwnAlgorithm
+from dufl.learning.selection import ClientSelection
 from dufl.plugins import Spec, check_spec, describe
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
@@ -72,7 +74,13 @@ class Training(Inputs):
         batch_size: samples per step; a smaller buffer is one batch.
         learning_rate: of local SGD.
         momentum: of local SGD.
-        fraction_train: the fraction of clients, sampled anew in every round, that train.
+        age_weighting: how samples count in local training: "none" for equally, or less with age: "linear" or
+            "exponential"; see `dufl.learning.age_weights`.
+        age_scale: the number of rounds after which a fresh sample counts nothing (linear) or half
+            (exponential).
+        fraction_train: the fraction of clients, selected anew in every round, that train.
+        client_selection: how they are selected: at "random", or by the "age" of what the server has learned
+            from each; see `dufl.learning.selection`.
         client_dropout: the probability that a sampled client does not reply.
         precision: "bf16" computes in bfloat16 where torch considers it safe; weights stay in float32.
         seed: of data, initial weights, sampling and local training.
@@ -92,13 +100,27 @@ class Training(Inputs):
     batch_size: Count = 64
     learning_rate: Positive = 0.01
     momentum: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
+    age_weighting: AgeWeighting = "none"
+    age_scale: Positive = 10.0
     fraction_train: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
+    client_selection: ClientSelection = "random"
     client_dropout: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
     precision: Literal["float32", "bf16"] = "float32"
     seed: Seed = 0
     device: Annotated[str, AfterValidator(_device)] = "auto"
     workers: Annotated[Whole, must_be(">= 0", lambda v: v >= 0)] = 0
     checkpoint_every: Count = 10
+
+    @model_validator(mode="after")
+    def _weights_need_a_loss_per_sample(self) -> Self:
+        if self.age_weighting != "none" and not self._known_loss:
+            rule = "'none' with a loss of your own, which returns the mean of a batch"
+            raise InputError.of("age_weighting", rule, self.age_weighting, text=repr(self.age_weighting))
+        return self
+
+    @property
+    def _known_loss(self) -> bool:
+        return isinstance(self.loss, str) and self.loss in LOSSES
 
     @property
     def num_workers(self) -> int:
@@ -108,7 +130,7 @@ class Training(Inputs):
     @property
     def compiled(self) -> bool:
         """Whether the compiled kernel is used: a linear model and its loss, on the CPU, in float32."""
-        plain = self.model in ("logistic", "linear") and isinstance(self.loss, str) and self.loss in LOSSES
+        plain = self.model in ("logistic", "linear") and self._known_loss
         return plain and self.device in ("auto", "cpu") and self.precision == "float32"
 
     def make_algorithm(self) -> Algorithm:

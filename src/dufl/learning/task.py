@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from dufl.data.ageing import Ageing
 from dufl.data.samples import Features, Labels
+from dufl.learning.age_weights import age_weights
 from dufl.learning.algorithm import LocalPenalty
 from dufl.learning.settings import Training
 
@@ -40,6 +41,10 @@ class Task:
     ) -> npt.NDArray[np.float32]:
         """The aged features of the samples in this round, written to `out` if given."""
         return ageing.add_noise(pool, self.indices, self.ages, seed, self.client, self.ids, out)
+
+    def sample_weights(self, settings: Training) -> npt.NDArray[np.float32] | None:
+        """The weights of the samples by their ages; None if all count equally."""
+        return age_weights(self.ages, settings.age_weighting, settings.age_scale)
 
     def shuffles(self, settings: Training) -> Integers:
         """The order of the samples, one row per epoch; a function of (seed, client, round)."""

@@ -15,7 +15,7 @@ from dufl.experiment.train import Run
 from dufl.game.loss import DescribedLaw
 from dufl.game.plan import Plan, equilibrium
 from dufl.game.search import Progress
-from dufl.learning.policies import no_update
+from dufl.learning.policies import no_update, parse_name
 from dufl.learning.replanning import KEY as REPLAN
 
 SHOWN = 4  # plans at most that are shown in full
@@ -79,12 +79,14 @@ class Planning:
         return any(is_negotiated(stored) for group in self.groups for stored in group.every)
 
     def followed_by(self, group: Group) -> Plan | None:
-        """The plan that a group of these follows; none if its policy is a user's own, or if it has many."""
+        """The plan that a group of these follows; none if its policy follows none, or if it has many."""
         if self.endless:
             return None
         if group.policy == "static":
             return _stored_plan(group.every) or no_update(self.plan.game)
-        return self.plan if group.policy == "dufl" else None
+        if group.policy == "dufl" or parse_name(group.policy) is None:
+            return self.plan if group.policy == "dufl" else None
+        return _agreed_plan(group.every) or _stored_plan(group.every)
 
 
 def plannings(groups: Sequence[Group], progress: Progress = lambda _: None) -> list[Planning]:

@@ -241,10 +241,10 @@ def missing_texts(part: Part) -> list[str]:
     if part.measure is None:
         return []
     texts = []
-    if any(window_length(one.policy) is not None for one in part.groups):
+    if any(window_length(one.policy) is not None and not one.summary["total_payment"] for one in part.groups):
         texts.append(
-            "The policies keep-all, fresh-only and window-M collect everything that is recorded, for no "
-            "payment: they show what data is worth, not what it costs."
+            "Without a payment, the policies keep-all, fresh-only and window-M collect everything that is "
+            "recorded: they show what data is worth, not what it costs."
         )
     short = [_missing(one) for one in part.groups if one.summary["shortfall"]]
     if short:

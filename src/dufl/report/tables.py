@@ -130,7 +130,7 @@ def comparison_table(cells: list[Cell], rounds: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         shown = _recorded_cell(cell, rounds, several, measure) if measure else _cell(cell, rounds, several)
-        table.add_row(cell.algorithm, cell.policy, *shown)
+        table.add_row(cell.algorithm, cell.label, *shown)
     for label, value in _free_lines(cells, measure):
         table.add_row("no model", label, value)
     return table

@@ -1,0 +1,1 @@
+"""Discard rules: which samples leave a buffer."""
