@@ -77,7 +77,25 @@ def test_without_limits_nothing_is_added(plain: Plan, tmp_path: Path) -> None:
         *("payment", "conservation_rate", "total_volume", "announced_volume", "residual", "passes"),
         *("converged", "mean_staleness", "utility", "collected", "volume", "collection", "staleness"),
     ]
-    assert not re.search(r"full buffer|stay away|leaving or entering", text_of(plain))
+    assert list(summary(plain, None)) == [
+        *("payment", "conservation_rate", "server_cost", "server_cost_by_term", "total_payment"),
+        *("no_update_cost", "num_clients", "num_rounds", "total_volume", "mean_staleness", "converged"),
+        *("residual", "passes", "method", "competition", "deviation_gain", "influence_gain"),
+        *("certificate_holds", "losing_clients", "endless_payment", "endless_conservation_rate"),
+        "nobody_loses",
+    ]
+    rows = re.findall(r"^│ (.*?)  +│", text_of(plain), re.MULTILINE)
+    assert [re.sub(r" of [0-9.]+$", "", row) for row in rows] == [
+        *("payment per round R", "conservation rate θ", "payment over all rounds", "cost U"),
+        *("  payment", "  insufficient data", "  stale data", "cost without update"),
+        "offer for an endless service, R and θ",
+        *("collected per client and round", "volume, first / mean / last round"),
+        *("staleness, first / mean / last round", "payment per client", "utility per client"),
+        *("  with no collection", "  with random collection", "clients with negative utility"),
+        *("  none with trimmed first buffers", "  none with a payment"),
+        *("equilibrium", "relative residual", "largest deviation gain (ε)"),
+        *("  for a client that knows its influence", "certificate (independent)"),
+    ]
 
 
 def test_full_buffers_are_those_of_the_trajectories(capped: Plan) -> None:

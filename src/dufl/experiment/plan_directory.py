@@ -124,7 +124,7 @@ def read_profile(folder: Path) -> Profile:
     here = np.flatnonzero(~away)
     if away.any() and here.size:
         game = game.replace(clients=game.clients.take(here))
-    profile = volume[:, here], collection[:, here]
+    profile = (volume[:, here], collection[:, here]) if away.any() else (volume, collection)
     number = int(away.sum()) if game.participation == "voluntary" else None
     return Profile(here, game, offer, *profile, experiment.leader.competition, number)
 
