@@ -182,30 +182,21 @@ def _more_about_clients(request: Request, show_error: ShowError) -> None:
         )
         show_error("participation")
         if request.source.clients_file is None:
-            about = "The utility over all rounds below which a client stays away."
-            is_unused = values.participation == "mandatory"
-            _column_fields("reservation", "Reservation", about, show_error, disabled=is_unused)
+            about = "The utility over all rounds below which a client stays away, if it may."
+            _column_fields("reservation", "Reservation", about, show_error)
 
 
-def _column_fields(name: str, label: str, about: str, show_error: ShowError, disabled: bool = False) -> None:
+def _column_fields(name: str, label: str, about: str, show_error: ShowError) -> None:
     """The kind of a distribution over clients, and its parameters."""
     is_list = getattr(initial_values(st.session_state["source"]), name).kind == FROM_FILE
     kinds = [kind for kind in KINDS if is_list or kind != FROM_FILE]
     kinds = [NO_LIMIT, *kinds] if name == "capacity" else kinds
-    st.selectbox(
-        label,
-        kinds,
-        key=f"{name}_kind",
-        on_change=_change_kind,
-        args=(name,),
-        help=about,
-        disabled=disabled,
-    )
+    st.selectbox(label, kinds, key=f"{name}_kind", on_change=_change_kind, args=(name,), help=about)
     parameters = PARAMETERS[st.session_state[f"{name}_kind"]]
     for column, parameter, part in zip(st.columns(2), parameters, ("first", "second"), strict=False):
         step = 0.1 if parameter == "spread" else STEPS[name]
         form = "%.2e" if name.endswith("_cost") and parameter != "spread" else "%g"
-        column.number_input(parameter, step=step, format=form, key=f"{name}_{part}", disabled=disabled)
+        column.number_input(parameter, step=step, format=form, key=f"{name}_{part}")
     show_error(name)
 
 
