@@ -1,6 +1,7 @@
 """The explorer without a browser: fields and configuration, the command that does the same, messages."""
 
 import json
+import math
 import shlex
 import socket
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -22,7 +24,7 @@ from dufl.web.plans import (
     surface_of,
     trajectories_csv,
 )
-from dufl.web.request import FROM_FILE, KINDS, ColumnValue, FormValues, Request, initial_values
+from dufl.web.request import FROM_FILE, KINDS, NO_LIMIT, ColumnValue, FormValues, Request, initial_values
 from dufl.web.serve import address_of, free_port, is_local, settings
 from dufl.web.source import ClientsFile, Source, open_source, upload_source
 from dufl.web.text import headline
@@ -67,6 +69,19 @@ REQUESTS = {
     ),
     "Nash, low maximum": request_for(competition="nash", max_payment=20.0),
     "algorithm 1": request_for(method="algorithm1", search="direct", damping=0.5),
+    "capacities and prices": request_for(
+        initial_volume=ColumnValue("constant", 100.0),
+        capacity=ColumnValue("uniform", 110.0, 140.0),
+        collection_price=ColumnValue("constant", 0.01),
+        training_price=ColumnValue("log-normal", 0.001, 0.3),
+    ),
+    "a limit taken away": request_for(f"{SMALL}capacity = 1200\n", capacity=ColumnValue.of(None)),
+    "voluntary": request_for(
+        participation="voluntary",
+        initial_volume=ColumnValue("uniform", 50.0, 1500.0),
+        reservation=ColumnValue("constant", 2.0),
+    ),
+    "voluntary, fixed": request_for(participation="voluntary", payment=30.0, conservation_rate=0.8),
     "payment fixed": request_for(payment=30.0),
     "rate fixed": request_for(conservation_rate=0.8),
     "both fixed": request_for(payment=30.0, conservation_rate=0.8, time_sensitivity=1.0),
@@ -225,6 +240,40 @@ def test_a_spread_goes_into_the_file_and_comes_back(value: Any) -> None:
             other = request_for(collection_cost=spread.converted(kind))
             drawn = other.experiment().game.clients.collection_cost
             assert 0.2 < drawn.min() <= drawn.max() < 50
+
+
+def test_a_capacity_may_have_no_limit() -> None:
+    unlimited = initial_values(Source()).capacity
+    assert unlimited == ColumnValue.of(None) == ColumnValue.of(math.inf)
+    for kind in KINDS:
+        if kind != FROM_FILE:
+            limited = request_for(
+                initial_volume=ColumnValue("constant", 10.0), capacity=unlimited.converted(kind)
+            )
+            assert np.isfinite(limited.experiment().game.clients.capacity).all()
+            assert limited.values.capacity.converted(NO_LIMIT) == unlimited
+    assert "clients.capacity=inf" in REQUESTS["a limit taken away"].command()
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 3.0])
+def test_any_reservation_becomes_any_kind(value: float) -> None:
+    for kind in KINDS:
+        if kind != FROM_FILE:
+            request_for(reservation=ColumnValue("constant", value).converted(kind)).experiment()
+
+
+def test_algorithm1_is_no_baseline_where_clients_choose() -> None:
+    assert baseline_plan(REQUESTS["voluntary"]) is None
+    with pytest.raises(InputError, match="participation must be 'mandatory'"):
+        plan_of(request_for(participation="voluntary", method="algorithm1", search="direct"))
+
+
+def test_downloads_of_a_voluntary_plan_are_those_of_the_plan() -> None:
+    plan = plan_of(REQUESTS["voluntary"])
+    assert plan.staying_away
+    rows = [line.split(",") for line in trajectories_csv(plan).splitlines()[1:]]
+    held = np.array([float(row[2]) for row in rows]).reshape(5, 12).T
+    np.testing.assert_allclose(held, plan.volume, rtol=1e-9)
 
 
 def test_answers_are_what_they_say() -> None:

@@ -63,6 +63,56 @@ def test_fields_move_the_plan(tab: AppTest) -> None:
     assert shown(tab)
 
 
+def columns(tab: AppTest) -> list[str]:
+    return list(tab.dataframe[0].value)
+
+
+def test_capacities_and_prices(tab: AppTest) -> None:
+    before = columns(tab)
+    assert "full rounds" not in before
+    tab.selectbox(key="initial_volume_kind").set_value("constant").run()
+    tab.number_input(key="initial_volume_first").set_value(100.0).run()
+    tab.selectbox(key="capacity_kind").set_value("constant").run()
+    assert tab.number_input(key="capacity_first").value == 2000.0
+    assert columns(tab) == before
+    tab.number_input(key="capacity_first").set_value(120.0).run()
+    tab.number_input(key="collection_price_first").set_value(0.01).run()
+    assert shown(tab)
+    assert columns(tab) == [*before, "full rounds", "shadow price"]
+    assert any("full buffer in some round" in note.value for note in tab.info)
+    for change in ("clients.capacity=120.0", "clients.collection_price=0.01"):
+        assert change in tab.code[0].value
+    tab.number_input(key="capacity_first").set_value(50.0).run()
+    assert any("capacity" in error.value for error in tab.error)
+    tab.selectbox(key="capacity_kind").set_value("no limit").run()
+    assert columns(tab) == before
+    assert "capacity" not in tab.code[0].value
+    assert not tab.error
+
+
+def test_voluntary_participation(tab: AppTest) -> None:
+    before = columns(tab)
+    tab.selectbox(key="participation").set_value("voluntary").run()
+    tab.number_input(key="reservation_first").set_value(20.0).run()
+    assert columns(tab) == [*before, "takes part", "cost of keeping"]
+    assert shown(tab)["U vs. Algorithm 1"] == "–"
+    away = list(tab.dataframe[0].value["takes part"]).count("no")
+    assert f"{5 - away} of 5 clients take part" in tab.caption[0].value
+    assert "--set game.participation=voluntary" in tab.code[0].value
+    assert "--set clients.reservation=20.0" in tab.code[0].value
+    tab.selectbox(key="participation").set_value("mandatory").run()
+    tab.selectbox(key="participation").set_value("voluntary").run()
+    assert tab.number_input(key="reservation_first").value == 20.0
+
+
+def test_clients_of_a_csv_file_may_stay_away(opened: Opened) -> None:
+    tab = opened("[game]\nnum_rounds = 12\n")
+    tab.file_uploader(key="csv_file").upload("mine.csv", CLIENTS.encode(), "text/csv").run()
+    assert not [field for field in tab.selectbox if field.key == "capacity_kind"]
+    tab.selectbox(key="participation").set_value("voluntary").run()
+    assert shown(tab)
+
+
 def test_a_pin_starts_at_the_optimum_and_leaves_it(tab: AppTest) -> None:
     best = shown(tab)
     tab.toggle(key="fix_conservation_rate").set_value(True).run()
@@ -119,7 +169,7 @@ def test_a_plan_that_does_not_fit_is_explained(opened: Opened) -> None:
     tab.slider(key="payment").set_value(500.0).run()
     tab.number_input(key="initial_volume_first").set_value(2000.0).run()
     assert tab.error[0].value.startswith(
-        escape_markdown("capacity must be large enough for the plan, got 1500 for client 0")
+        escape_markdown("initial_volume must be <= capacity = 1500 of client 0, got 2000.0")
     )
     assert shown(tab)
     assert before

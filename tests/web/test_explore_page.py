@@ -20,6 +20,15 @@ from browser import NARROW, Tab, browse, needs_chromium
 pytestmark = needs_chromium
 
 CSV = "initial_volume,collection_cost,training_cost\n100,1e-3,1e-5\n200,2e-3,2e-5\n300,5e-4,5e-5\n"
+LIMITS = """
+[game]
+num_rounds = 20
+participation = "voluntary"
+[clients]
+initial_volume = 100
+capacity = 120
+reservation = 25
+"""
 SOON = 30_000  # milliseconds that a busy machine may take
 ALGORITHM1 = "U vs. Algorithm 1"
 
@@ -214,6 +223,22 @@ def test_the_plan_is_that_of_the_command_line(
     assert code == 0
     assert plan == out
     assert json.loads(plan)["num_rounds"] == 20
+
+
+def test_limits_of_clients_are_in_a_section_of_their_own(tab: Tab) -> None:
+    page = tab.page
+    capacity = page.get_by_role("combobox", name="Capacity C")
+    expect(capacity).to_be_hidden()
+    page.get_by_text("More about the clients").click()
+    expect(capacity).to_be_visible(timeout=SOON)
+    page.get_by_role("combobox", name="Reservation").scroll_into_view_if_needed()
+    assert tab.barriers() == []
+    choose_file(page, "Load a TOML file", "limits.toml", LIMITS)
+    expect(page.get_by_text("full buffer in some round").first).to_be_visible(timeout=SOON)
+    expect(page.get_by_text(re.compile("clients? stays? away:"))).to_be_visible(timeout=SOON)
+    expect(page.get_by_role("spinbutton", name="value").nth(1)).to_be_visible(timeout=SOON)
+    settled(page)
+    assert tab.barriers() == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

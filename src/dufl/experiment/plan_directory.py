@@ -12,6 +12,7 @@ from dufl.data.datasets.untrusted_files import read_arrays, refusing
 from dufl.errors import InputError
 from dufl.experiment.config import CLIENTS_FILE, Experiment
 from dufl.experiment.files import replacing, to_json, write_text
+from dufl.experiment.limits import limit_columns
 from dufl.experiment.output import PLAN, Manifest, writing
 from dufl.experiment.planning import summary
 from dufl.experiment.sections import Leader
@@ -21,23 +22,37 @@ from dufl.game.leader import Trace
 from dufl.game.mean_field import Equilibrium
 from dufl.game.parameters import Competition, Game
 from dufl.game.plan import Method, Offer, Plan
+from dufl.game.voluntary import Mask
 
 MANY = 20_000_000  # client-rounds up to which trajectories are written by default
 _OFFER = ("payment", "conservation_rate")
 _EQUILIBRIUM = (*_OFFER, "announced_volume", "total_volume", "residual", "passes", "converged")
 _TRACE = ("trace_payment", "trace_conservation_rate", "trace_cost", "trace_total_volume", "trace_converged")
+_MEMBERS = "takes_part"
 Figures = Callable[[Path], list[Path]]
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The trajectories of a stored plan, as input of the certificate."""
+    """The trajectories of a stored plan, as input of the certificate.
 
+    Attributes:
+        clients: which clients hold data; all, unless participation is voluntary.
+        game: the game of these clients.
+        offer: (R, θ).
+        volume: D_k(t) of these clients.
+        collection: Δ_k(t) of these clients.
+        competition: `mean-field` or `nash`.
+        staying_away: how many clients hold nothing in any round; None if participation is mandatory.
+    """
+
+    clients: npt.NDArray[np.intp]
     game: Game
     offer: Offer
     volume: Array
     collection: Array
     competition: Competition
+    staying_away: int | None
 
 
 def write_plan(
@@ -85,7 +100,10 @@ def read_plan(folder: Path) -> Plan:
 
 
 def read_profile(folder: Path) -> Profile:
-    """Read the trajectories of a plan that `write_plan` wrote."""
+    """Read the trajectories of a plan that `write_plan` wrote.
+
+    If participation is voluntary, clients that stay away are left out: they hold nothing in any round.
+    """
     manifest = _manifest(folder)
     experiment, facts = read_config(manifest), read_json(manifest, "plan.json")
     offer = _offer(folder / "plan.json", facts.get("payment"), facts.get("conservation_rate"))
@@ -93,11 +111,22 @@ def read_profile(folder: Path) -> Profile:
     with refusing(path), np.load(path) as arrays:
         if "volume" not in arrays:
             raise InputError(f"{path} must hold trajectories: plan again with --trajectories")
-    volume, collection = read_arrays(path, ("volume", "collection"), only=False).values()
-    shape = (experiment.game.num_rounds, experiment.game.clients.size)
+        chosen = _MEMBERS in arrays
+    names = ("volume", "collection", *((_MEMBERS,) if chosen else ()))
+    volume, collection, *members = read_arrays(path, names, only=False).values()
+    game = experiment.game
+    shape = (game.num_rounds, game.clients.size)
     for name, values in (("volume", volume), ("collection", collection)):
         _check(f"{name} in {path}", values, shape)
-    return Profile(experiment.game, offer, volume, collection, experiment.leader.competition)
+    away = np.full(game.clients.size, game.participation == "voluntary") & ~volume.any(axis=0)
+    if members:
+        away &= ~_members(members[0], path, game)
+    here = np.flatnonzero(~away)
+    if away.any() and here.size:
+        game = game.replace(clients=game.clients.take(here))
+    profile = (volume[:, here], collection[:, here]) if away.any() else (volume, collection)
+    number = int(away.sum()) if game.participation == "voluntary" else None
+    return Profile(here, game, offer, *profile, experiment.leader.competition, number)
 
 
 def read_offer(manifest: Manifest) -> Offer:
@@ -111,8 +140,8 @@ def read_plan_arrays(manifest: Manifest, game: Game, method: str, competition: C
     """Read the plan in the `plan.npz` of a result, for the game of the result."""
     path = manifest.check("plan.npz")
     with refusing(path), np.load(path) as arrays:
-        traced = _TRACE[0] in arrays
-    names = (*_EQUILIBRIUM, *(_TRACE if traced else ()))
+        traced, chosen = _TRACE[0] in arrays, _MEMBERS in arrays
+    names = (*_EQUILIBRIUM, *(_TRACE if traced else ()), *((_MEMBERS,) if chosen else ()))
     stored = read_arrays(path, names, only=False)
     offer = _offer(path, *(_number(stored, name, path) for name in _OFFER))
     for name in ("announced_volume", "total_volume"):
@@ -129,7 +158,9 @@ def read_plan_arrays(manifest: Manifest, game: Game, method: str, competition: C
         payment, rate, cost, total = (stored[name] for name in _TRACE[:4])
         _check(f"trace_total_volume in {path}", total, (len(payment) + 1, game.num_rounds))
         trace = Trace(payment, rate, cost, total, bool(_number(stored, _TRACE[4], path)))
-    return Plan(game, offer.payment, offer.conservation_rate, equilibrium, competition, method, trace)
+    takes_part = _members(stored[_MEMBERS], path, game) if chosen else None
+    pair = offer.payment, offer.conservation_rate
+    return Plan(game, *pair, equilibrium, competition, method, trace, takes_part=takes_part)
 
 
 def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) -> None:
@@ -146,7 +177,10 @@ def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) 
         "mean_staleness": plan.mean_staleness,
         "utility": plan.outcomes.utility,
         "collected": plan.outcomes.collected,
+        **limit_columns(plan),
     }
+    if plan.takes_part is not None:
+        arrays[_MEMBERS] = plan.takes_part.astype(np.uint8)
     if trajectories if trajectories is not None else size <= MANY:
         arrays |= {
             "volume": plan.volume,
@@ -163,6 +197,17 @@ def write_plan_arrays(plan: Plan, path: Path, trajectories: bool | None = None) 
         }
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
+
+
+def _members(values: npt.NDArray[Any], path: Path, game: Game) -> Mask:
+    """Which clients take part, checked; a plan without it is mandatory."""
+    name, shape = f"{_MEMBERS} in {path}", (game.clients.size,)
+    if game.participation == "mandatory":
+        raise InputError.of(name, "left out if participation is 'mandatory'", values.shape)
+    if values.dtype != np.uint8 or values.shape != shape or values.max() > 1:
+        rule = f"of type uint8 and of shape {shape}, 0 or 1 per client"
+        raise InputError.of(name, rule, f"{values.dtype}, {values.shape}")
+    return values.astype(np.bool_)
 
 
 def _leader(plan: Plan) -> Leader:

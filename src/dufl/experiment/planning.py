@@ -3,6 +3,7 @@
 from typing import Any
 
 from dufl.experiment.config import Experiment
+from dufl.experiment.limits import limits_summary
 from dufl.game.loss import DescribedLaw
 from dufl.game.plan import Plan, algorithm1_baseline, equilibrium
 from dufl.game.search import Progress
@@ -19,9 +20,13 @@ def offered(experiment: Experiment) -> Plan:
 
 
 def has_baseline(plan: Plan) -> bool:
-    """Whether Algorithm 1 has a payment and a known law to choose by, and the plan is of another leader."""
+    """Whether Algorithm 1 has a payment and a known law to choose by, and the plan is of another leader.
+
+    The paper's clients have no choice whether to take part.
+    """
     low, high = plan.game.payment_range
-    return plan.method == "stackelberg" and low < high and not isinstance(plan.game.loss, DescribedLaw)
+    known = not isinstance(plan.game.loss, DescribedLaw) and plan.game.participation == "mandatory"
+    return plan.method == "stackelberg" and low < high and known
 
 
 def baseline_of(plan: Plan, progress: Progress = lambda _: None) -> Plan | None:
@@ -37,10 +42,11 @@ def summary(plan: Plan, baseline: Plan | None) -> dict[str, Any]:
         "certificate_holds": plan.certificate.holds(),
         "losing_clients": plan.certificate.losing_clients,
     }
+    result |= limits_summary(plan)
     endless = plan.endless_offer
     result["endless_payment"] = endless.payment if endless else None
     result["endless_conservation_rate"] = endless.conservation_rate if endless else None
-    if plan.nobody_loses:
+    if plan.takes_part is None and plan.nobody_loses:
         result["nobody_loses"] = plan.nobody_loses.summary()
     if baseline:
         result["algorithm1_cost"] = baseline.server_cost

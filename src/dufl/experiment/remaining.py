@@ -9,6 +9,7 @@ import numpy as np
 
 from dufl.errors import InputError
 from dufl.experiment.config import Changes, Experiment
+from dufl.experiment.limits import joined
 from dufl.experiment.plan_directory import read_offer
 from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.train import Held, Run
@@ -30,12 +31,17 @@ def remaining_of(run: Run, num_rounds: int | None = None) -> Game:
     if over >= game.num_rounds and num_rounds is None:
         rule = "given for a run that has finished: there are no rounds left"
         raise InputError.of("num_rounds", rule, None, text="nothing")
-    law = _onwards(updated_law(game, run.records[:over]), game.num_rounds, over, num_rounds)
+    law = _onwards(updated_law(_playing(run), run.records[:over]), game.num_rounds, over, num_rounds)
     volume = np.array(volumes, np.float64)
     staleness = np.divide(ages, volume, out=np.ones_like(volume), where=volume > 0)
     older = 1.0 if over >= game.num_rounds else 0.0
     before = [record.total_volume for record in run.records[:over]]
     return remaining_game(game, over, volume, staleness + older, law, num_rounds, before)
+
+
+def _playing(run: Run) -> Game:
+    """The game of those who took part in a run: its records are about them."""
+    return joined(run.experiment.game, run.plan.takes_part if run.plan else None)
 
 
 def _onwards(law: PowerLaw | None, num_rounds: int, over: int, planned: int | None) -> PowerLaw | None:
@@ -92,7 +98,7 @@ def read_remaining(folder: Path, changes: Changes | None = None, num_rounds: int
     return Remaining(
         experiment.replace(game=remaining_of(run, num_rounds)),
         over,
-        len(observations(experiment.game, run.records[:over])),
+        len(observations(_playing(run), run.records[:over])),
         _last_offer(place, run.records[:over]),
     )
 

@@ -101,8 +101,9 @@ class RunDirectory:
         return None if agreement is None else agreement.plan(experiment)
 
     def predicted_plan(self, experiment: Experiment) -> Plan | None:
-        """Read the plan that the run follows, if its loss law predicts something."""
-        return self.plan(experiment) if has_unit(experiment.game.loss) else None
+        """Read the plan that the run follows, if its loss law predicts something or clients may stay away."""
+        told = has_unit(experiment.game.loss) or experiment.game.participation == "voluntary"
+        return self.plan(experiment) if told else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from dufl.data.recording import Recording
 from dufl.errors import InputError
 from dufl.experiment.callbacks import Action, Callback, Callbacks
 from dufl.experiment.config import Experiment, as_experiment
+from dufl.experiment.limits import joined
 from dufl.experiment.predicted import Outcome, Tracking, outcome_of, tracking_of
 from dufl.experiment.recorded import over_time
 from dufl.experiment.run_directory import RunDirectory
@@ -26,7 +27,7 @@ from dufl.game.plan import Plan
 from dufl.late import late
 from dufl.learning.engine import Named, make_engine
 from dufl.learning.federation import Federation, Record
-from dufl.learning.policies import Planned, Policy
+from dufl.learning.policies import Planned, Policy, RandomStrategy, Window, ZeroStrategy
 from dufl.learning.replanning import Replanned
 from dufl.learning.settings import Training
 from dufl.plugins import Spec, describe
@@ -118,10 +119,15 @@ class Run:
             "seconds": sum(record.seconds for record in self.records),
             "fingerprint": _fingerprint(self.weights),
             **over_time(self.records, self.regression),
+            **self._participation(),
             **(self.outcome.summary() if self.outcome else {}),
             **(self.tracking.summary() if self.tracking else {}),
             **({"replans": self.replans} if self.experiment.leader.replan_every is not None else {}),
         }
+
+    def _participation(self) -> dict[str, Any]:
+        is_free = self.plan is not None and self.plan.takes_part is not None
+        return {"staying_away": self.plan.staying_away} if self.plan and is_free else {}
 
     @cached_property
     def outcome(self) -> Outcome | None:
@@ -274,7 +280,7 @@ def train(
     source = source.discarding(getattr(update, "discard", None))
     engine = make_engine(source, settings, game.clients.size)
     try:
-        federation = Federation(game, source, update, settings, engine)
+        federation = Federation(_playing(game, update), source, update, settings, engine)
         plan = update.plan if isinstance(update, Planned | Replanned) else None
         folder, data_digest = place.folder if place else None, data_fingerprint(samples)
         run = Run(experiment, [], folder=folder, plan=plan, data=data_digest)
@@ -289,6 +295,12 @@ def train(
             return _rounds(begun, federation, place, hooks, update)
     finally:
         engine.close()
+
+
+def _playing(game: Game, policy: Policy) -> Game:
+    """The game of the clients that take part, if the policy's plan says which."""
+    has_plan = isinstance(policy, Planned | ZeroStrategy | RandomStrategy | Window)
+    return joined(game, policy.plan.takes_part) if has_plan else game
 
 
 def differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:

@@ -128,7 +128,10 @@ class Record:
 
 
 class Federation:
-    """Clients with their buffers, a server with its model, and the number of completed rounds."""
+    """Clients with their buffers, a server with its model, and the number of completed rounds.
+
+    Clients of multiplicity 0 in the game stay away: they are not sampled and do not count in N.
+    """
 
     def __init__(
         self, game: Game, data: ClientData, policy: Policy, settings: Training, engine: Engine
@@ -142,6 +145,7 @@ class Federation:
         self._engine = engine
         self._algorithm = settings.make_algorithm()
         self._state = self._algorithm.init(self.weights, game.clients.size, settings)
+        self._members = np.flatnonzero(game.clients.multiplicity)  # those that take part
         self._streams = [data.stream(k) for k in range(game.clients.size)]
         self._background = ThreadPoolExecutor(1)  # collects and evaluates
         self._history = np.zeros((3, game.num_rounds))  # payment, total volume and mean age of every round
@@ -201,9 +205,10 @@ class Federation:
 
     def _participants(self, snapshots: list[Snapshot[IndexedSamples]]) -> tuple[list[int], list[int]]:
         """The selected clients that reply, and those that do not."""
-        number, volumes = len(snapshots), np.array([float(len(snapshot.ages)) for snapshot in snapshots])
-        candidates = Candidates(np.arange(number), volumes, self.round - self._replied)
-        replying, dropped = participants(self._settings, number, self.round, candidates)
+        volumes = np.array([float(len(snapshots[k].ages)) for k in self._members])
+        candidates = Candidates(self._members, volumes, self.round - self._replied[self._members])
+        number = len(snapshots)
+        replying, dropped = participants(self._settings, number, self.round, candidates, self._members)
         self._replied[replying] = self.round
         return replying, dropped
 

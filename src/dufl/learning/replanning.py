@@ -185,6 +185,9 @@ def check_replanning(every: Every, policy: Spec, game: Game) -> None:
         raise InputError.of(
             KEY, "left out unless policy is 'dufl'", every, text=f"policy {describe(policy)!r}"
         )
+    if game.participation == "voluntary":
+        rule = "left out if participation is 'voluntary': clients choose once, before the first round"
+        raise InputError.of(KEY, rule, every)
     if not has_unit(game.loss):
         rule = "left out unless game.loss is a law in a unit: run `dufl calibrate` first"
         raise InputError.of(KEY, rule, every, text="no such law")

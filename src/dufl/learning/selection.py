@@ -53,17 +53,24 @@ class Candidates:
 
 
 def participants(
-    settings: "Training", num_clients: int, round: int, candidates: Candidates
+    settings: "Training",
+    num_clients: int,
+    round: int,
+    candidates: Candidates,
+    members: Integers | None = None,
 ) -> tuple[list[int], list[int]]:
-    """The selected clients of a round: those that reply, and those that drop out."""
-    selected = np.arange(num_clients)
-    if settings.fraction_train < 1:
-        count = max(1, int(np.rint(settings.fraction_train * num_clients)))
+    """The selected clients of a round: those that reply, and those that drop out.
+
+    Only `members` are selected, the clients that take part; by default all.
+    """
+    selected = np.arange(num_clients) if members is None else members
+    if settings.fraction_train < 1 and selected.size:
+        count = max(1, int(np.rint(settings.fraction_train * selected.size)))
         if settings.client_selection == "age":
             selected = _by_age(candidates, count, 1 - settings.client_dropout)
         else:
             generator = np.random.default_rng([settings.seed, round + 1, 9])
-            selected = np.sort(generator.choice(num_clients, count, replace=False))
+            selected = selected[np.sort(generator.choice(selected.size, count, replace=False))]
     if not settings.client_dropout:
         return selected.tolist(), []
     generator = np.random.default_rng([settings.seed, round + 1, 8])

@@ -31,7 +31,7 @@ class Stage:
 
     def predicted(self, rounds: Sequence[int]) -> tuple[Array, Array]:
         """The predicted loss of some rounds of the run, and the standard deviation of a mean around it."""
-        law, game = self.plan.game.loss, self.plan.game
+        law, game = self.plan.game.loss, self.plan.playing
         at = np.asarray(rounds, np.int64) - self.first_round
         scarcity = scarcity_of(law, game.clients.num_clients, self.plan.total_volume)[at]
         aged = self.plan.mean_staleness[at]

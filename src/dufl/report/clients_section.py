@@ -1,14 +1,16 @@
 """The clients of the report: payment and utility of each, as planned and as measured."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dufl.experiment.limits import Columns, limit_columns
 from dufl.experiment.recorded import collected_by_client
 from dufl.experiment.train import Run
-from dufl.formatting import count, money
+from dufl.formatting import count, money, number
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
 from dufl.game.population import Clients
@@ -20,6 +22,12 @@ from dufl.report.planning import SHOWN, Planning, planned_runs
 
 KEPT = 5000  # clients at most whose payment and utility are computed
 ROWS = 100  # of the table of clients at most
+_LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {  # heads of the table, and how a value is written
+    "full_rounds": ("full rounds", lambda value: f"{value:,}"),
+    "shadow_price": ("shadow price", lambda value: number(float(value))),
+    "takes_part": ("takes part", lambda value: "yes" if value else "no"),
+    "keeping_cost": ("cost of keeping", lambda value: money(float(value))),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +41,7 @@ class Earnings:
         utility: the payment less the client's costs, as planned.
         measured_payment: from the volumes in the records, the mean over the runs.
         measured_utility: likewise.
+        limits: full rounds, shadow prices and who takes part, where they say something; see `limit_columns`.
     """
 
     client: npt.NDArray[np.int64]
@@ -41,6 +50,7 @@ class Earnings:
     utility: Array
     measured_payment: Array
     measured_utility: Array
+    limits: Columns = field(default_factory=dict)
 
 
 def clients_section(plannings: Sequence[Planning]) -> list[Section]:
@@ -72,12 +82,14 @@ def earnings(plan: Plan, runs: Sequence[Run]) -> Earnings:
     every = slice(None, None, -(-clients.size // KEPT))
     which, some = np.arange(clients.size, dtype=np.int64)[every], clients.take(every)
     rounds = min(len(run.records) for run in runs)
-    volume = plan.trajectories_of(some)[0][:rounds]
+    volume = plan.trajectories_of(some, every)[0][:rounds]
     payment = np.full(rounds, plan.payment)
     planned = _earned(plan, some, payment, volume, plan.total_volume[:rounds])
     measured = np.mean([_measured(plan, some, which, run, rounds) for run in runs], axis=0)
     order = np.argsort(-planned[1], kind="stable")
-    return Earnings(which[order], clients.size, *np.stack([*planned, *measured])[:, order])
+    values = np.stack([*planned, *measured])[:, order]
+    limits = {name: column[which[order]] for name, column in limit_columns(plan).items()}
+    return Earnings(which[order], clients.size, *values, limits)
 
 
 def _measured(
@@ -152,13 +164,16 @@ def _table(earned: Earnings, prefix: str) -> Table:
     few = min(total, ROWS)
     places = [round(i * (total - 1) / max(few - 1, 1)) for i in range(few)]
     columns = (earned.payment, earned.measured_payment, earned.utility, earned.measured_utility)
+    limits = [(*_LIMITS[name], column) for name, column in earned.limits.items()]
     rows: list[list[Cell]] = [
         [
             (f"{earned.client[i]}", float(earned.client[i])),
             *((money(column[i]), float(column[i])) for column in columns),
+            *((cell(column[i]), float(column[i])) for _, cell, column in limits),
         ]
         for i in places
     ]
     part = "" if few == earned.of else f"; {few:,} of {earned.of:,} clients, evenly chosen"
     heads = ("client", "payment, planned", "payment, measured", "utility, planned", "utility, measured")
-    return Table(f"{prefix}Payment and utility per client over all rounds{part}", heads, rows)
+    more = tuple(head for head, _, _ in limits)
+    return Table(f"{prefix}Payment and utility per client over all rounds{part}", heads + more, rows)

@@ -1,7 +1,7 @@
 """What it would cost that nobody loses, in tables and texts."""
 
 from dufl.formatting import count, money, signed
-from dufl.game.participation import Change
+from dufl.game.participation import Change, NobodyLoses
 from dufl.game.plan import Plan
 from dufl.report.predictions import NAMES
 
@@ -10,7 +10,7 @@ Rows = list[tuple[str, str]]
 
 def participation_rows(plan: Plan) -> Rows:
     """The rows under the number of clients with negative utility; none if there are no such clients."""
-    cost = plan.nobody_loses
+    cost = _cost(plan)
     if cost is None:
         return []
     rows = []
@@ -26,7 +26,7 @@ def participation_rows(plan: Plan) -> Rows:
 
 def participation_text(plan: Plan) -> str:
     """How many clients lose, and what it would cost that none does; empty if none does."""
-    cost = plan.nobody_loses
+    cost = _cost(plan)
     if cost is None:
         return ""
     text = f"{count(cost.losing_clients, 'client')} would have negative utility."
@@ -39,6 +39,11 @@ def participation_text(plan: Plan) -> str:
         paid = f"{more}, {_change(cost.larger_payment, cost.unit)}"
         ways.append(f"with a payment of {money(cost.larger_payment.payment)} per round ({paid})")
     return f"{text} None would {', or '.join(ways)}." if ways else text
+
+
+def _cost(plan: Plan) -> NobodyLoses | None:
+    """What it would cost that nobody loses. If participation is voluntary, who loses wants to."""
+    return plan.nobody_loses if plan.takes_part is None else None
 
 
 def _change(change: Change, unit: str | None) -> str:

@@ -5,7 +5,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from dufl.experiment.limits import taking_part
 from dufl.formatting import number
 from dufl.game.compression import compress
 from dufl.game.dynamics import Array, collection, staleness
@@ -26,6 +28,7 @@ from dufl.report.chart_spec import (
     Series,
     Surface,
 )
+from dufl.report.limit_charts import with_capacities, with_limits
 from dufl.report.predictions import cost_label
 
 SHOWN = 400  # clients at most whose trajectories are computed, evenly chosen
@@ -50,12 +53,11 @@ class Trajectory(NamedTuple):
 
 
 def trajectories(plan: Plan) -> tuple[Trajectory, Trajectory, Trajectory]:
-    """Δ(t), D(t) and S(t)."""
-    clients = plan.game.clients
-    some = clients.take(slice(None, None, -(-clients.size // SHOWN)))
+    """Δ(t), D(t) and S(t) of clients that take part."""
+    some = plan.game.clients.take(_drawn(plan))
     volume, collected = plan.trajectories_of(some)
     aged = staleness(volume, plan.conservation_rate, some.initial_staleness)
-    mean_volume = plan.total_volume / clients.num_clients
+    mean_volume = plan.total_volume / max(plan.playing.clients.num_clients, 1.0)
     return (
         Trajectory(collected[:-1], collection(mean_volume, plan.conservation_rate)),
         Trajectory(volume, mean_volume),
@@ -63,17 +65,25 @@ def trajectories(plan: Plan) -> tuple[Trajectory, Trajectory, Trajectory]:
     )
 
 
+def _drawn(plan: Plan) -> npt.NDArray[np.intp]:
+    """The clients that are drawn: those that take part, or evenly chosen ones of them."""
+    inside = taking_part(plan)
+    return inside[:: max(-(-inside.size // SHOWN), 1)]
+
+
 def trajectory_charts(plan: Plan) -> list[Chart]:
     """Collection, volume and staleness over the rounds: the mean, and each client or the range of most."""
     collected, volume, aged = trajectories(plan)
+    clients = _drawn(plan)
+    held = _trajectory("volume", "Volume per client, D(t)", "samples", volume, clients)
     return [
-        _trajectory("collection", "Collection per client, Δ(t)", "samples per round", collected),
-        _trajectory("volume", "Volume per client, D(t)", "samples", volume),
-        _trajectory("staleness", "Staleness, S(t)", "rounds", aged),
+        _trajectory("collection", "Collection per client, Δ(t)", "samples per round", collected, clients),
+        with_capacities(plan, held, clients if clients.size <= EACH else clients[:0]),
+        _trajectory("staleness", "Staleness, S(t)", "rounds", aged, clients),
     ]
 
 
-def _trajectory(name: str, title: str, unit: str, trajectory: Trajectory) -> Chart:
+def _trajectory(name: str, title: str, unit: str, trajectory: Trajectory, who: npt.NDArray[np.intp]) -> Chart:
     each, mean = trajectory
     rounds = np.arange(len(mean))
     data: dict[str, Column] = {"round": rounds, "mean": mean}
@@ -83,7 +93,7 @@ def _trajectory(name: str, title: str, unit: str, trajectory: Trajectory) -> Cha
         values = np.vstack([each, gap]).T.ravel()
         times = np.tile(times, each.shape[1])
         clients = Series("each client", times, values, GREY, width=1, opacity=0.7, hover="")
-        data |= {f"client {k}": each[:, k] for k in range(each.shape[1])}
+        data |= {f"client {client}": each[:, k] for k, client in enumerate(who)}
     else:
         low, high = np.quantile(each, [0.05, 0.95], axis=1)
         clients = Series("90 % of clients", rounds, (), GREY, "band", low, high)
@@ -102,9 +112,6 @@ def cost_chart(plan: Plan, baseline: Plan | None = None) -> Chart:
     names = [name for name, _ in named]
     parts = np.array([[float(part.sum()) for part in (c.payment, c.volume, c.staleness)] for _, c in named])
     totals = parts.sum(axis=1)
-    series = [
-        Series(term, names, parts[:, i], color, "bar", hover=".4g") for i, (term, color) in enumerate(TERMS)
-    ]
     edge, texts = (
         1.25 * max((t for t in totals if np.isfinite(t)), default=1.0),
         [f" {number(t)}" for t in totals],
@@ -113,6 +120,10 @@ def cost_chart(plan: Plan, baseline: Plan | None = None) -> Chart:
     if last > 3 * max(others) > 0:  # a bar that would dwarf the others is cut off at the edge
         edge = 1.3 * max(others)
         texts[-1] = f"{number(last)} → "
+    drawn = np.where(np.isfinite(parts), parts, edge)
+    series = [
+        Series(term, names, drawn[:, i], color, "bar", hover=".4g") for i, (term, color) in enumerate(TERMS)
+    ]
     series.append(Series("total", names, np.minimum(totals, edge), GREY, "text", hover="", texts=texts))
     data: dict[str, Column] = {"plan": names}
     data |= {term: parts[:, i] for i, (term, _) in enumerate(TERMS)}
@@ -188,8 +199,8 @@ def surface_chart(
 
 def utility_chart(plan: Plan) -> Chart:
     """The clients' utility under the plan, and what each would have alone with a simpler strategy."""
-    outcome = plan.outcomes
-    order = np.argsort(-outcome.utility)
+    outcome, inside = plan.outcomes, taking_part(plan)
+    order = inside[np.argsort(-outcome.utility[inside])]
     strategies = (
         ("plan (optimal)", outcome.utility[order], BLUE),
         ("random, same total", outcome.random_utility[order], ORANGE),
@@ -205,7 +216,8 @@ def utility_chart(plan: Plan) -> Chart:
         "random_utility": outcome.random_utility[order],
         "zero_utility": outcome.zero_utility[order],
     }
-    return Chart("utility", "Utility per client", x, Axis("utility over all rounds"), series, data)
+    chart = Chart("utility", "Utility per client", x, Axis("utility over all rounds"), series, data)
+    return with_limits(plan, chart, order)
 
 
 def client_axis(order: Column) -> tuple[Axis, Column, Any]:

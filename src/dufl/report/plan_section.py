@@ -13,6 +13,7 @@ from dufl.game.plan import Plan
 from dufl.game.search import Progress
 from dufl.report.chart_spec import Chart
 from dufl.report.frontier import frontier_chart
+from dufl.report.limits import limit_texts
 from dufl.report.page import Block, Cell, Charts, Heading, Paragraph, Section, Table
 from dufl.report.participation import participation_text
 from dufl.report.plan_charts import TERMS, cost_chart, plan_surface, surface_chart
@@ -70,6 +71,7 @@ def _texts(planning: Planning) -> list[str]:
     ]
     if losses := participation_text(plan):
         texts.append(losses)
+    texts += limit_texts(plan)
     if not planning.followers:
         texts.insert(0, "No run on this page follows the server's plan. For this federation it is:")
     if planning.endless:

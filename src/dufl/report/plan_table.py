@@ -10,10 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dufl.experiment.limits import taking_part
 from dufl.formatting import count, money, number, percent
 from dufl.game.dynamics import Array, collection
 from dufl.game.endless import StationaryPlan
 from dufl.game.plan import Plan
+from dufl.report.limits import limit_rows, participation_row
 from dufl.report.participation import participation_rows
 from dufl.report.plan_charts import TERMS
 from dufl.report.predictions import cost_label, headline_part, prediction_rows
@@ -50,7 +52,8 @@ def plan_html(plan: Plan) -> str:
 def _plan_headline(plan: Plan) -> str:
     game = plan.game
     kept = percent(plan.conservation_rate, 1)
-    setting = f"{count(game.clients.size, 'client')}, {count(game.num_rounds, 'round')}"
+    some = f"{game.clients.size - plan.staying_away:,} of " if plan.staying_away else ""
+    setting = f"{some}{count(game.clients.size, 'client')}, {count(game.num_rounds, 'round')}"
     return (
         f"Pay {money(plan.payment)} per round and keep {kept} of the data{headline_part(plan)}"
         f"  ({setting}, {plan.method}, {plan.competition})"
@@ -94,19 +97,23 @@ def term_rows(values: Any) -> Rows:
 
 
 def _client_rows(plan: Plan) -> Rows:
-    outcome = plan.outcomes
+    """The rows on clients; means are over those that take part."""
+    outcome, inside = plan.outcomes, taking_part(plan)
+    if not inside.size:
+        return limit_rows(plan)
     negative = int((outcome.utility < 0).sum())
-    rounds, volume = plan.game.num_rounds, plan.total_volume / plan.game.clients.num_clients
+    rounds, volume = plan.game.num_rounds, plan.total_volume / plan.playing.clients.num_clients
     return [
-        ("collected per client and round", spread(outcome.collected / (rounds - 1))),
+        ("collected per client and round", spread(outcome.collected[inside] / (rounds - 1))),
         ("volume, first / mean / last round", _path(volume)),
         ("staleness, first / mean / last round", _path(plan.mean_staleness)),
-        ("payment per client", spread(outcome.payment)),
-        ("utility per client", spread(outcome.utility)),
-        ("  with no collection", spread(outcome.zero_utility)),
-        ("  with random collection", spread(outcome.random_utility)),
+        ("payment per client", spread(outcome.payment[inside])),
+        ("utility per client", spread(outcome.utility[inside])),
+        ("  with no collection", spread(outcome.zero_utility[inside])),
+        ("  with random collection", spread(outcome.random_utility[inside])),
         ("clients with negative utility", f"{negative:,} of {plan.game.clients.size:,}"),
         *participation_rows(plan),
+        *limit_rows(plan),
     ]
 
 
@@ -115,6 +122,7 @@ def _quality_rows(plan: Plan) -> Rows:
     return [
         ("equilibrium", "converged" if solution.converged else "NOT within the tolerance"),
         ("relative residual", f"{solution.residual:.1e} after {count(solution.passes, 'pass', 'passes')}"),
+        *participation_row(plan),
         *certificate_rows(plan),
     ]
 

@@ -78,6 +78,8 @@ def _run_rows(run: Run) -> Rows:
         *term_rows(summary[f"cost_of_{term}"] for term in ("payment", "volume", "staleness")),
         ("time", duration(summary["seconds"])),
     ]
+    if "staying_away" in summary:
+        rows.append(("clients that stay away", f"{summary['staying_away']:,}"))
     if summary["dropped"]:
         rows.append(("updates missing", f"{summary['dropped']:,}"))
     if summary["refused"]:

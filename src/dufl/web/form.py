@@ -22,6 +22,7 @@ from dufl.web.request import (
     COLUMNS,
     FROM_FILE,
     KINDS,
+    NO_LIMIT,
     PARAMETERS,
     ColumnValue,
     FormValues,
@@ -34,7 +35,10 @@ from dufl.web.text import COMPETITIONS, LEADERS, escape_markdown
 
 FIXED = ("payment", "conservation_rate")
 SCALARS = [field.name for field in fields(FormValues) if field.name not in (*COLUMNS, *FIXED, "goal")]
-STEPS = {"initial_volume": 100.0, "collection_cost": 5e-5, "training_cost": 5e-6}
+STEPS = {"initial_volume": 100.0, "collection_cost": 5e-5, "training_cost": 5e-6, "capacity": 100.0}
+STEPS |= {"collection_price": 0.01, "training_price": 0.001, "reservation": 1.0}
+MORE = ("capacity", "collection_price", "training_price", "reservation")  # columns that few federations need
+PARTICIPATIONS = {"mandatory": "mandatory, as in the paper", "voluntary": "voluntary"}
 WEIGHTS = [float(f"{digits}e{power}") for power in range(-7, 0) for digits in (1, 1.5, 2, 3, 5, 7)]
 SEARCHES = {"bayesian": "Bayesian, as in the paper", "direct": "direct minimization"}
 
@@ -78,6 +82,7 @@ def show_form(request: Request, error: InputError | None) -> None:
         _server(request, show_error)
         _what_if(request.values.goal is not None)
         _federation(request, show_error)
+        _more_about_clients(request, show_error)
         _method(request, show_error)
         _files(show_error)
 
@@ -154,15 +159,43 @@ def _federation(request: Request, show_error: ShowError) -> None:
     show_error("seed")
 
 
+def _more_about_clients(request: Request, show_error: ShowError) -> None:
+    """Capacities, prices and participation; open if one of them is used."""
+    values = request.values
+    paper = (ColumnValue.of(None), *(ColumnValue("constant", 0.0),) * 3)
+    is_paper = tuple(getattr(values, name) for name in MORE) == paper and values.participation == "mandatory"
+    with st.expander("More about the clients", expanded=not is_paper):
+        if request.source.clients_file is None:
+            about = "The largest number of samples in a client's buffer. At least its initial volume."
+            _column_fields("capacity", "Capacity C", about, show_error)
+            about = "Money per sample collected, in addition to the quadratic cost."
+            _column_fields("collection_price", "Collection price", about, show_error)
+            about = "Money per sample held in a round, in addition to the quadratic cost."
+            _column_fields("training_price", "Training price", about, show_error)
+        about = "Voluntary: a client whose utility would be below its reservation stays away."
+        st.selectbox(
+            "Participation",
+            list(PARTICIPATIONS),
+            key="participation",
+            format_func=PARTICIPATIONS.__getitem__,
+            help=about,
+        )
+        show_error("participation")
+        if request.source.clients_file is None:
+            about = "The utility over all rounds below which a client stays away, if it may."
+            _column_fields("reservation", "Reservation", about, show_error)
+
+
 def _column_fields(name: str, label: str, about: str, show_error: ShowError) -> None:
     """The kind of a distribution over clients, and its parameters."""
     is_list = getattr(initial_values(st.session_state["source"]), name).kind == FROM_FILE
     kinds = [kind for kind in KINDS if is_list or kind != FROM_FILE]
+    kinds = [NO_LIMIT, *kinds] if name == "capacity" else kinds
     st.selectbox(label, kinds, key=f"{name}_kind", on_change=_change_kind, args=(name,), help=about)
     parameters = PARAMETERS[st.session_state[f"{name}_kind"]]
     for column, parameter, part in zip(st.columns(2), parameters, ("first", "second"), strict=False):
         step = 0.1 if parameter == "spread" else STEPS[name]
-        form = "%g" if name == "initial_volume" or parameter == "spread" else "%.2e"
+        form = "%.2e" if name.endswith("_cost") and parameter != "spread" else "%g"
         column.number_input(parameter, step=step, format=form, key=f"{name}_{part}")
     show_error(name)
 
@@ -299,6 +332,8 @@ def _column(name: str, initial: ColumnValue) -> ColumnValue:
     kind: Kind = state[f"{name}_kind"]
     if kind == FROM_FILE:
         return initial
+    if kind == NO_LIMIT:
+        return ColumnValue(NO_LIMIT, math.inf)
     second = state[f"{name}_second"] if len(PARAMETERS[kind]) > 1 else 0.0
     return ColumnValue(kind, _tidy(state[f"{name}_first"], initial.first), _tidy(second, initial.second))
 

@@ -74,10 +74,15 @@ def optimum_of(request: Request, progress: Progress = _no_progress) -> Plan:
 
 @cached(LRUCache(CACHE_SIZE), key=_optimum_key, lock=Lock())
 def baseline_plan(request: Request, progress: Progress = _no_progress) -> Plan | None:
-    """The plan of Algorithm 1 at its fixed point, with nothing fixed; None if it has no choice."""
+    """The plan of Algorithm 1 at its fixed point, with nothing fixed.
+
+    None if it has no choice, or if clients choose whether to take part: the paper's do not.
+    """
     game = _optimum_key(request).experiment().game
     low, high = game.payment_range
-    return algorithm1_baseline(game, request.values.competition, progress) if low < high else None
+    if low >= high or game.participation == "voluntary":
+        return None
+    return algorithm1_baseline(game, request.values.competition, progress)
 
 
 @cached(LRUCache(CACHE_SIZE), key=_optimum_key, lock=Lock())
@@ -120,8 +125,9 @@ def plan_json(request: Request) -> str:
 def trajectories_csv(plan: Plan) -> str:
     """Volume, collection and staleness as CSV: one line per client and round, up to `CSV_ROWS` lines."""
     rounds = plan.game.num_rounds
-    clients = plan.game.clients.take(slice(0, max(1, CSV_ROWS // rounds)))
-    volume, collection = plan.trajectories_of(clients)
+    first = slice(0, max(1, CSV_ROWS // rounds))
+    clients = plan.game.clients.take(first)
+    volume, collection = plan.trajectories_of(clients, first)
     stale = staleness(volume, plan.conservation_rate, clients.initial_staleness)
 
     def lines() -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
-from dufl.game.parameters import Competition
+from dufl.game.parameters import Competition, Participation
 from dufl.game.plan import Method
 from dufl.game.population import LogNormal, Uniform
 from dufl.game.prediction import has_unit, law_of, weight_of_a_point
@@ -19,15 +19,18 @@ from dufl.web.source import Source, file_name, toml_value
 SAVED_FILE = "dufl.toml"  # name of the TOML file that the page downloads
 MAX_SIZE = 10_000_000  # clients times rounds
 
-Kind = Literal["constant", "uniform", "log-uniform", "log-normal", "from file"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["constant", "uniform", "log-uniform", "log-normal", "from file", "no limit"]
 FROM_FILE: Kind = "from file"
+NO_LIMIT: Kind = "no limit"  # of a capacity
+KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != NO_LIMIT)
+ROOM = (1000.0, 3000.0)  # the range of capacities with which a limit starts
 PARAMETERS: dict[Kind, tuple[str, ...]] = {
     "constant": ("value",),
     "uniform": ("low", "high"),
     "log-uniform": ("low", "high"),
     "log-normal": ("median", "spread"),
     FROM_FILE: (),
+    NO_LIMIT: (),
 }
 
 _KEYS = {  # field of the form: key of the experiment
@@ -35,8 +38,10 @@ _KEYS = {  # field of the form: key of the experiment
         name: f"game.{name}"
         for name in ("time_sensitivity", "payment_weight", "sampling_noise", "num_rounds", "trim_start")
     },
+    "participation": "game.participation",
     **{name: f"clients.{name}" for name in ("count", "seed")},
     **{name: f"clients.{name}" for name in ("initial_volume", "collection_cost", "training_cost")},
+    **{name: f"clients.{name}" for name in ("capacity", "collection_price", "training_price", "reservation")},
     **{name: f"leader.{name}" for name in ("method", "search", "damping", "competition")},
     "max_payment": "game.payment_range",
 }
@@ -47,7 +52,7 @@ class ColumnValue:
     """A cost or volume of all clients: a kind of distribution and its parameters, named in `PARAMETERS`.
 
     The form cannot edit a list with one entry per client. It shows the kind "from file"; `first` and `second`
-    are the smallest and the largest entry.
+    are the smallest and the largest entry. A capacity can have "no limit"; it is infinite.
     """
 
     kind: Kind
@@ -65,6 +70,8 @@ class ColumnValue:
             return cls("uniform" if value.scale == "linear" else "log-uniform", value.low, value.high)
         if isinstance(value, LogNormal):
             return cls("log-normal", value.median, value.spread)
+        if value is None or value == math.inf:
+            return cls(NO_LIMIT, math.inf)
         if isinstance(value, list):
             return cls(FROM_FILE, float(min(value)), float(max(value)))
         return cls("constant", float(value))
@@ -76,28 +83,35 @@ class ColumnValue:
         {'low': 0.0001, 'high': 0.001, 'scale': 'log'}
         """
         assert self.kind != FROM_FILE, "a list cannot be edited"
-        if self.kind == "constant":
+        if self.kind in ("constant", NO_LIMIT):
             return self.first
         named = dict(zip(PARAMETERS[self.kind], (self.first, self.second), strict=True))
         return {**named, "scale": "log"} if self.kind == "log-uniform" else {**named}
 
     def converted(self, kind: Kind) -> "ColumnValue":
         """A distribution of another kind with about the same range."""
+        if kind == NO_LIMIT:
+            return ColumnValue(kind, math.inf)
         low, high = self._range()
         if kind == "constant":
             return ColumnValue(kind, _round((low + high) / 2))
         if kind == "log-normal":
             median = math.sqrt(low * high) if low > 0 else (low + high) / 2
             return ColumnValue(
-                kind, _round(median or 1.0), _round(math.log(high / low) / 4) if low > 0 else 0.5
+                kind,
+                _round(median if median > 0 else 1.0),
+                _round(math.log(high / low) / 4) if low > 0 else 0.5,
             )
         if kind == "log-uniform" and low <= 0:
-            low = high / 10 or 1.0
+            low = high / 10 if high > 0 else 1.0
         return ColumnValue(kind, _round(low), _round(max(low, high)))
 
     def _range(self) -> tuple[float, float]:
+        if self.kind == NO_LIMIT:
+            return ROOM
         if self.kind == "constant":
-            return self.first / 2, self.first * 1.5
+            low, high = sorted((self.first / 2, self.first * 1.5))  # a reservation may be negative
+            return low, high
         if self.kind == "log-normal":
             return self.first * math.exp(-2 * self.second), self.first * math.exp(2 * self.second)
         return self.first, self.second
@@ -121,6 +135,11 @@ class FormValues:
     initial_volume: ColumnValue
     collection_cost: ColumnValue
     training_cost: ColumnValue
+    capacity: ColumnValue
+    collection_price: ColumnValue
+    training_price: ColumnValue
+    reservation: ColumnValue
+    participation: Participation
     method: Method
     search: Literal["bayesian", "direct"]
     damping: float

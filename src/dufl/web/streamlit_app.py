@@ -15,6 +15,7 @@ import numpy as np
 import streamlit as st
 
 from dufl.errors import InputError
+from dufl.experiment.limits import limit_columns
 from dufl.formatting import money, number
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
@@ -211,6 +212,7 @@ def _show_clients(plan: Plan) -> None:
             "Utility if this client alone collected as much, but at random",
         ),
         "zero utility": (outcomes.zero_utility, "%.2f", "Utility if this client alone collected nothing"),
+        **_limits(plan),
     }
     st.header("Clients", anchor=False)
     st.dataframe(
@@ -219,11 +221,28 @@ def _show_clients(plan: Plan) -> None:
         height=min(320, 37 + 35 * clients.size),
         column_config={
             name: st.column_config.NumberColumn(name, format=form, help=about)
+            if form
+            else st.column_config.TextColumn(name, help=about)
             for name, (_, form, about) in columns.items()
         },
     )
     if clients.size > TABLE_ROWS:
         st.caption(f"First {TABLE_ROWS:,} of {clients.size:,} clients.")
+
+
+def _limits(plan: Plan) -> dict[str, tuple[Any, str, str]]:
+    """Columns on full buffers and participation, if they say something."""
+    columns, limits = limit_columns(plan), dict[str, tuple[Any, str, str]]()
+    if "full_rounds" in columns and columns["full_rounds"].any():
+        limits["full rounds"] = (columns["full_rounds"], "%d", "Rounds in which the buffer is full")
+        about = "What room for one more sample would earn over all rounds"
+        limits["shadow price"] = (columns["shadow_price"], "%.3g", about)
+    if plan.staying_away:
+        words = np.where(columns["takes_part"], "yes", "no")
+        limits["takes part"] = (words, "", "Whether the client takes part")
+        about = "Payment over all rounds, in addition, for which this client alone would take part"
+        limits["cost of keeping"] = (columns["keeping_cost"], "%.2f", about)
+    return limits
 
 
 def _show_recording(request: Request, plan: Plan) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dufl.formatting import count, money, number
 from dufl.game.plan import Plan
+from dufl.report.limits import limit_texts
 from dufl.report.predictions import headline_part
 
 LEADERS = {"stackelberg": "Stackelberg leader", "algorithm1": "Algorithm 1", "given": "fixed offer"}
@@ -32,6 +33,8 @@ def headline(plan: Plan) -> str:
 def caption(plan: Plan) -> str:
     """The size of the federation and the method."""
     clients, rounds = count(plan.game.clients.size, "client"), count(plan.game.num_rounds, "round")
+    if plan.staying_away:
+        clients = f"{plan.game.clients.size - plan.staying_away:,} of {clients} take part"
     return f"{clients} · {rounds} · {LEADERS[plan.method]} · {COMPETITIONS[plan.competition]}"
 
 
@@ -77,6 +80,7 @@ def remarks(plan: Plan) -> list[str]:
     if losing:
         verb = "has" if losing == 1 else "have"
         notes.append(f"{losing:,} of {count(plan.game.clients.size, 'client')} {verb} negative utility.")
+    notes += limit_texts(plan)
     if not plan.converged:
         notes.append(f"The equilibrium did not converge: its residual is {plan.residual:.1e}.")
     if plan.trace is not None and not plan.trace.converged:

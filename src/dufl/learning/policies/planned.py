@@ -63,5 +63,6 @@ class Planned:
 
 
 def no_update(game: Game) -> Plan:
-    """The plan that pays nothing and keeps everything, also the first buffers."""
-    return equilibrium(game.replace(trim_start=False), payment=0.0, conservation_rate=1.0)
+    """The plan that pays nothing and keeps everything, also the first buffers; nobody has a choice."""
+    fixed = game.replace(trim_start=False, participation="mandatory")
+    return equilibrium(fixed, payment=0.0, conservation_rate=1.0)

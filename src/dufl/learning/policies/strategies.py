@@ -36,10 +36,10 @@ class ZeroStrategy(Trajectories):
 
         aged = staleness(kept, rate, plan.starting_staleness)
         super().__init__(plan.game, np.full(rounds, plan.payment), volume, rate, aged, seed)
-        self._plan = plan
+        self.plan = plan
 
     def __repr__(self) -> str:
-        return f"ZeroStrategy({self._plan!r})"
+        return f"ZeroStrategy({self.plan!r})"
 
     def step(self, client: int, round: int, size: int) -> tuple[int, int]:
         """θ·D_k(t), rounded to an integer, and nothing."""
@@ -64,10 +64,10 @@ class RandomStrategy(Trajectories):
         aged = staleness(volume.sum(axis=1), rate, plan.starting_staleness)
         payment = np.full(plan.game.num_rounds, plan.payment)
         super().__init__(plan.game, payment, lambda: volume, rate, aged, seed)
-        self._plan = plan
+        self.plan = plan
 
     def __repr__(self) -> str:
-        return f"RandomStrategy({self._plan!r})"
+        return f"RandomStrategy({self.plan!r})"
 
 
 def _within_capacity(plan: Plan, collection: Array) -> Array:

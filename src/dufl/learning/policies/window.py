@@ -72,27 +72,27 @@ class Window(_LastRounds):
     ) -> None:
         super().__init__()
         rate = 1 - 1 / length
-        self._plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
+        self.plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
         self._length, self._seed = length, seed
         self._there = None if data is None else data.available()[1:-1]
-        joined = np.concatenate([self._plan.total_volume[:1], self._plan.collection.sum(axis=1)])
-        self._staleness = window_staleness(joined, length, self._plan.starting_staleness)
+        joined = np.concatenate([self.plan.total_volume[:1], self.plan.collection.sum(axis=1)])
+        self._staleness = window_staleness(joined, length, self.plan.starting_staleness)
 
     def __repr__(self) -> str:
-        return f"Window({self._length}, payment={self._plan.payment:g})"
+        return f"Window({self._length}, payment={self.plan.payment:g})"
 
     def payment(self, round: int) -> float:
         """R, the same in every round."""
-        return self._plan.payment
+        return self.plan.payment
 
     def planned_staleness(self, round: int) -> float:
         """The mean age if everything is collected that is bought."""
         return float(self._staleness[round])
 
     def _make_schedule(self, client: int) -> IntegerPlan:
-        wanted = rounded(self._plan.collection[:-1, client], self._seed, client)
+        wanted = rounded(self.plan.collection[:-1, client], self._seed, client)
         there = wanted if self._there is None else self._there[:, client].tolist()
-        first, capacity = first_size(self._plan.game.clients, client, self._plan.volume[0, client])
+        first, capacity = first_size(self.plan.game.clients, client, self.plan.volume[0, client])
         return schedule(first, wanted, there, self._length, capacity)
 
 
