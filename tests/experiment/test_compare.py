@@ -148,6 +148,15 @@ def test_runs_in_other_processes_are_the_same(tmp_path: Path) -> None:
             assert _result(Run.load(run.folder))["records"] == _result(run)["records"]
 
 
+def test_models_in_torch_are_the_same_in_other_processes() -> None:
+    """Their worker processes are then started by another process."""
+    pytest.importorskip("torch")
+    short = EXPERIMENT.replace(game=EXPERIMENT.game.replace(num_rounds=2), model="cnn", device="cpu")
+    experiments = {"static": short.replace(policy="static")}
+    one, two = (compare(experiments, seeds=2, jobs=jobs) for jobs in (1, 2))
+    assert results(one) == results(two)
+
+
 def test_a_run_that_cannot_be_sent_stays_here() -> None:
     class Locked(Half):
         def __init__(self) -> None:

@@ -93,6 +93,8 @@ Jobs = Annotated[
     ),
 ]
 
+MOST_FIGURES = 20  # runs that get a figure each
+
 
 def compare(
     files: Files = None,
@@ -185,10 +187,12 @@ def show(comparison: "Comparison", json: bool) -> None:
 
 
 def _draw(runs: "Sequence[Run]") -> None:
-    """Write the figures of runs that have none."""
+    """Write the figures of runs that have none; not of many runs, as this takes longer than training them."""
     from dufl.report.figures import write_run_figure
 
     left = [run for run in runs if run.folder and not (run.folder / "training.pdf").exists()]
+    if len(runs) > MOST_FIGURES:
+        return
     with progress_bar() as begin:
         advance = begin("drawing runs")
         for place, run in enumerate(left):

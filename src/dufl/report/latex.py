@@ -139,8 +139,11 @@ def _caption(results: Statistics) -> str:
     what = "Mean and sample standard deviation" if runs and runs[-1] > 1 else "Score"
     text = f"{what} over {seeds} seed{'' if seeds == '1' else 's'}; best in bold."
     if len(results.problems) > 1:
-        heads = [f"{row.problem}: {score_head([row])}" for row in results.rows]
-        text += f" {'; '.join(dict.fromkeys(heads))}."
+        named: dict[str, list[str]] = {}
+        for row in results.rows:
+            named.setdefault(score_head([row]).capitalize(), []).append(row.problem)
+        for head, problems in named.items():
+            text += f" {head.replace('rmse', 'RMSE')}: {', '.join(dict.fromkeys(problems))}."
     if results.tests:
         text += " Stars mark differences to the baseline (paired sign-flip test, corrected by Holm's method):"
         text += " * p <= 0.05, ** p <= 0.01."
