@@ -1,6 +1,7 @@
 """Full buffers and clients that stay away, on the charts of a plan; charts without them stay as they are."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +55,10 @@ def with_limits(plan: Plan, chart: Chart, clients: Integers) -> Chart:
         clients: in the order of the chart.
     """
     limits, series = limit_columns(plan), list(chart.series)
-    data = {name: limits[name][clients] for name in ("full_rounds", "shadow_price") if name in limits}
+    names = [name for name in ("full_rounds", "shadow_price") if name in limits]
+    data: dict[str, Any] = {name: limits[name][clients] for name in names}
     if chart.x.names and data and (full := np.flatnonzero(data["full_rounds"])).size:
-        x, y = ([column[i] for i in full] for column in (series[0].x, series[0].y))
+        x, y = ([column[int(i)] for i in full] for column in (series[0].x, series[0].y))
         series.append(Series("full buffer in some round", x, y, RED, "points", marker="diamond"))
     verb = "stays" if plan.staying_away == 1 else "stay"
     note = f"{count(plan.staying_away, 'client')} {verb} away." if plan.staying_away else ""
