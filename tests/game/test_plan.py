@@ -78,13 +78,16 @@ def test_planning_again_in_mid_course() -> None:
     np.testing.assert_allclose(later.mean_staleness, whole.mean_staleness[15:], rtol=1e-7)
 
 
-def test_capacity_is_checked() -> None:
-    with pytest.raises(CapacityError, match="client 1, which would hold 10 samples in round 0"):
+def test_capacity_is_kept() -> None:
+    tight = Game(clients=Clients([5.0, 9.0], 1e-3, 1e-5, capacity=[20.0, 10.0]), num_rounds=4)
+    assert (equilibrium(tight, payment=50.0, conservation_rate=0.9).volume <= [20.0, 10.0]).all()
+    with pytest.raises(CapacityError) as caught:
         equilibrium(
             Game(clients=Clients([5.0, 10.0], 1e-3, 1e-5, capacity=[20.0, 9.0]), num_rounds=4),
             payment=0.0,
             conservation_rate=0.5,
         )
+    assert (caught.value.field, caught.value.value) == ("initial_volume", 10.0)
     roomy = Game(clients=Clients.draw(15, 0, capacity=1000.0))
     assert solve(roomy).volume.max() <= 1000
 

@@ -92,8 +92,12 @@ def test_an_equilibrium_that_is_not_found_is_an_error(monkeypatch: pytest.Monkey
         age_price(Game(num_rounds=20), 40.0, 0.5)
 
 
-def test_capacities_that_are_too_small_are_refused() -> None:
+def test_capacities_are_kept() -> None:
     game = Game(clients=Clients.draw(4, initial_volume=20.0, capacity=30.0), num_rounds=10)
+    path = age_price(game, 500.0, 0.5)
+    assert path.volume().max() == 30.0
+    assert path.residual <= 1e-9
+    small = Game(clients=Clients.draw(4, initial_volume=40.0, capacity=30.0), num_rounds=10)
     with pytest.raises(CapacityError) as caught:
-        age_price(game, 500.0, 0.5)
-    assert caught.value.field == "capacity"
+        age_price(small, 500.0, 0.5)
+    assert caught.value.field == "initial_volume"

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dufl.errors import CapacityError, DuflError
-from dufl.game.client import total_response, trajectories
+from dufl.errors import DuflError
+from dufl.game.client import check_capacity, total_response, trajectories
 from dufl.game.dynamics import Array, staleness
 from dufl.game.mean_field import LONGEST_STEP, SMALLEST, TOLERANCE
 from dufl.game.parameters import Competition, Game
@@ -78,9 +78,11 @@ def age_price(
 
     Raises:
         DuflError: if the residual does not become small.
-        CapacityError: if a client would hold more than its capacity.
+        CapacityError: if the initial volume of a client exceeds its capacity.
     """
     clients, rate = game.clients, conservation_rate
+    if not game.trims:
+        check_capacity(clients)
     if mean_payment < SMALLEST:
         return _unpaid(game, rate, competition)
     announced = np.full(game.num_rounds, clients.initial_total)
@@ -90,7 +92,6 @@ def age_price(
         for passes in range(1, MAX_PASSES + 1):
             path, after = _respond(game, mean_payment, rate, competition, announced, start, passes)
             if path.residual <= TOLERANCE:
-                _check_capacity(path)
                 return path
             step = max(step * SHORTER, SHORTEST) if path.residual > previous else step
             change = np.log(np.maximum(path.total_volume, LEAST) / announced)
@@ -143,17 +144,3 @@ def _starting_staleness(game: Game, price: Array, slope: Array, rate: float, hel
         return clients.initial_mean_staleness
     weighted = clients.weighted(clients.multiplicity * age)
     return float(total_response(weighted, price, slope, rate, trim_start=True)[0] / held)
-
-
-def _check_capacity(path: PricePath) -> None:
-    capacity = path.game.clients.capacity
-    if not np.isfinite(capacity).any():
-        return
-    excess = path.volume().max(axis=0) > capacity * (1 + 1e-9)
-    if excess.any():
-        k = int(np.argmax(excess))
-        text = f"{capacity[k]:g} for client {k}"
-        advice = "raise its capacity or lower the payment"
-        raise CapacityError.of(
-            "capacity", "large enough for the plan", float(capacity[k]), text=text, advice=advice
-        )
