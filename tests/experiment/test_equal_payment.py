@@ -78,7 +78,7 @@ def test_a_plan_for_a_goal_sets_the_payment(goal: str) -> None:
     value = {"budget": 120.0, "accuracy": 0.7, "point_worth": 500.0}[goal]
     experiment = small("clients.initial_volume=400")
     experiment = experiment.replace(game=experiment.game.replace(loss=LAW))
-    experiment = experiment.replace(leader=dufl.Leader(**{goal: value}))
+    experiment = experiment.replace(leader=experiment.leader.replace(**{goal: value}))
     policies = (
         "static",
         "dufl",
@@ -102,7 +102,8 @@ def test_a_plan_for_a_goal_sets_the_payment(goal: str) -> None:
 
 
 def test_recorded_policies_buy_what_is_there() -> None:
-    experiment = recorded(hyperplane(900), rounds=9, policy="dufl")
+    recording = hyperplane(900)
+    experiment = recorded(recording, rounds=9, policy="dufl")
     policies = (
         "dufl",
         "keep-all",
@@ -118,12 +119,8 @@ def test_recorded_policies_buy_what_is_there() -> None:
     assert paid(found) == pytest.approx(dict.fromkeys(policies, first), rel=1e-9)
     for cell in found.cells:
         for run in cell.runs:
-            fresh = experiment.data.replay(
-                experiment.data.load(),
-                run.experiment.game,
-                run.experiment.training.seed,  # type: ignore[arg-type]
-            ).available()
-            held = np.cumsum(fresh, axis=0)[:-1]
+            replay = experiment.data.replay(recording, run.experiment.game, run.experiment.training.seed)
+            held = np.cumsum(replay.available(), axis=0)[:-1]
             assert (np.array([record.volumes for record in run.records]) <= held).all()
 
 
@@ -152,11 +149,16 @@ def test_the_table_marks_the_reference() -> None:
 
 
 def test_the_plan_of_a_comparison_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved: list[Any] = []
+    solved: list[Experiment] = []
     original = Experiment.solve
-    monkeypatch.setattr(Experiment, "solve", lambda self, *a: solved.append(self) or original(self, *a))
+
+    def solve(self: Experiment) -> dufl.Plan:
+        solved.append(self)
+        return original(self)
+
+    monkeypatch.setattr(Experiment, "solve", solve)
     equal, experiment = EqualPayment(), small()
-    made = [equal(experiment.replace(policy=policy), dufl.Data().load()) for policy in SPENDING]  # type: ignore[arg-type]
+    made = [equal(experiment.replace(policy=policy), dufl.Data().load()) for policy in SPENDING]
     assert len(solved) == 1
     assert {one.baseline_payment for one in made} == {None, original(experiment).payment}
 
