@@ -185,7 +185,7 @@ def rounded(collection: Array, seed: int, client: int) -> list[int]:
     """What is collected in integers, whose sum up to any round differs from the exact one by less than 1.
 
     >>> rounded(np.full(10, 0.5), seed=0, client=0)
-    [1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+    [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
     """
     shift = np.random.default_rng([seed, client, 0, ROUNDING]).random()
     total = np.floor(np.cumsum(np.append(0.0, collection)) + shift).astype(np.int64)
