@@ -68,6 +68,7 @@ def test_full_clients_are_marked_at_their_utility() -> None:
 
 def test_who_stays_away_is_not_drawn() -> None:
     plan = planned(participation="voluntary", initial_volume=Uniform(low=50, high=1500))
+    assert plan.takes_part is not None
     inside = np.flatnonzero(plan.takes_part)
     assert 0 < inside.size < 8
     collected, volume, _ = trajectory_charts(plan)

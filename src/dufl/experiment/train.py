@@ -299,8 +299,9 @@ def train(
 
 def _playing(game: Game, policy: Policy) -> Game:
     """The game of the clients that take part, if the policy's plan says which."""
-    has_plan = isinstance(policy, Planned | ZeroStrategy | RandomStrategy | Window)
-    return joined(game, policy.plan.takes_part) if has_plan else game
+    if isinstance(policy, Planned | ZeroStrategy | RandomStrategy | Window):
+        return joined(game, policy.plan.takes_part)
+    return game
 
 
 def differs_in_clients(experiment: Experiment, place: RunDirectory) -> bool:

@@ -89,7 +89,7 @@ def earnings(plan: Plan, runs: Sequence[Run]) -> Earnings:
     order = np.argsort(-planned[1], kind="stable")
     values = np.stack([*planned, *measured])[:, order]
     limits = {name: column[which[order]] for name, column in limit_columns(plan).items()}
-    return Earnings(which[order], clients.size, *values, limits)
+    return Earnings(which[order], clients.size, *values, limits=limits)
 
 
 def _measured(
