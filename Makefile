@@ -92,7 +92,7 @@ dist: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/game.py
-	$(BIN)/python benchmarks/limits.py
+	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/flower.py

@@ -28,7 +28,8 @@ from PIL import Image
 import dufl
 from dufl.data.ageing import Ageing
 from dufl.data.datasets import load_dataset
-from dufl.experiment.compare import Cell, compare, grid
+from dufl.experiment.compare import compare, grid
+from dufl.experiment.comparison import Cell
 from dufl.experiment.config import Experiment
 from dufl.experiment.drift import measure_drift
 from dufl.experiment.files import write_text
@@ -73,6 +74,7 @@ def main() -> None:
         publish(influence_figure(influence), "influence")
         publish(data_figure(load_dataset("digits"), Ageing(time_sensitivity=1.25)), "ages")
         publish(training_figure(Experiment.from_toml(changes=TRAINING)), "training")
+        publish(ranks_figure(), "ranks")
         if recorded_figures.available():
             found = recorded_figures.comparisons()
             publish(recorded_figures.front_figure(found), "freshness")
@@ -202,6 +204,17 @@ def training_figure(config: Experiment) -> Figure:
     for t in news:
         axes[0].annotate("a new\ndigit", (t, 60), xytext=(3, 4), textcoords="offset points", color=GREY,
                          fontsize=7)  # fmt: skip
+    return figure
+
+
+def ranks_figure() -> Figure:
+    """The critical-difference diagram of docs/compare.md, of the files that are on it."""
+    with TemporaryDirectory() as folder:
+        experiments = {}
+        for name, text in _FILE.findall((DOCS / "compare.md").read_text(encoding="utf-8")):
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+            experiments[Path(name).stem] = Experiment.from_toml(Path(folder) / name)
+    figure: Figure = compare(grid(experiments, ["fedavg", "feddyn"]), seeds=10).plot_ranks()
     return figure
 
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 import dufl
 from dufl.data.datasets import find_datasets
-from dufl.experiment.compare import Comparison, compare, grid
+from dufl.experiment.compare import compare, grid
+from dufl.experiment.comparison import Comparison
 from dufl.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure
 
 RECORDINGS = ("insects", "keystroke", "weather", "elec2", "rialto")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         PluginError,
     )
     from dufl.experiment.callbacks import Action, Callback, EarlyStopping, TensorBoard
-    from dufl.experiment.compare import Cell, Comparison, compare, grid
+    from dufl.experiment.compare import compare, grid
+    from dufl.experiment.comparison import Cell, Comparison
     from dufl.experiment.config import Experiment
     from dufl.experiment.sections import Data, Leader
     from dufl.experiment.sweep import sweep
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from dufl.learning.feddyn import FedDyn
     from dufl.learning.federation import Record
     from dufl.learning.fedprox import FedProx
-    from dufl.learning.policies import Planned
+    from dufl.learning.policies import AgePrice, Periodic, Planned, RandomStrategy, Window, ZeroStrategy
     from dufl.learning.settings import Training
 
 __version__ = "0.1.0"
@@ -69,15 +70,16 @@ if not any(os.access(place, os.W_OK) for place in (os.path.dirname(__file__), os
 
 _HOMES = {
     "Action": "dufl.experiment.callbacks",
+    "AgePrice": "dufl.learning.policies",
     "Algorithm1Options": "dufl.game.leader",
     "Calibration": "dufl.calibration.calibrate",
     "Callback": "dufl.experiment.callbacks",
     "CapacityError": "dufl.errors",
-    "Cell": "dufl.experiment.compare",
+    "Cell": "dufl.experiment.comparison",
     "Certificate": "dufl.game.certificate",
     "CertificateError": "dufl.errors",
     "Clients": "dufl.game.population",
-    "Comparison": "dufl.experiment.compare",
+    "Comparison": "dufl.experiment.comparison",
     "Data": "dufl.experiment.sections",
     "Dataset": "dufl.data.datasets",
     "DuflError": "dufl.errors",
@@ -94,10 +96,12 @@ _HOMES = {
     "NegativeUtilityWarning": "dufl.errors",
     "Offer": "dufl.game.plan",
     "Plan": "dufl.game.plan",
+    "Periodic": "dufl.learning.policies",
     "Planned": "dufl.learning.policies",
     "PluginError": "dufl.errors",
     "PowerLaw": "dufl.game.loss",
     "Period": "dufl.data.client_data",
+    "RandomStrategy": "dufl.learning.policies",
     "Record": "dufl.learning.federation",
     "Recording": "dufl.data.recording",
     "Run": "dufl.experiment.train",
@@ -107,6 +111,8 @@ _HOMES = {
     "Training": "dufl.learning.settings",
     "Uniform": "dufl.game.population",
     "Update": "dufl.learning.algorithm",
+    "Window": "dufl.learning.policies",
+    "ZeroStrategy": "dufl.learning.policies",
     "best_response": "dufl.game.client",
     "calibrate": "dufl.calibration.calibrate",
     "certify": "dufl.game.plan",
@@ -124,6 +130,7 @@ _HOMES = {
 
 __all__ = [
     "Action",
+    "AgePrice",
     "Algorithm1Options",
     "Calibration",
     "Callback",
@@ -149,10 +156,12 @@ __all__ = [
     "NegativeUtilityWarning",
     "Offer",
     "Period",
+    "Periodic",
     "Plan",
     "Planned",
     "PluginError",
     "PowerLaw",
+    "RandomStrategy",
     "Record",
     "Recording",
     "Run",
@@ -162,6 +171,8 @@ __all__ = [
     "Training",
     "Uniform",
     "Update",
+    "Window",
+    "ZeroStrategy",
     "best_response",
     "calibrate",
     "certify",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dufl.calibration.costs import FIXED, PARTS, ClientCosts, fit_costs
+from dufl.calibration.costs import FIXED, PARTS, QUADRATIC, ClientCosts, fit_costs
 from dufl.errors import InputError
 from dufl.experiment.config import Experiment
 
@@ -74,8 +74,41 @@ def test_the_quadratic_fit_is_the_best_with_two_parts() -> None:
     costs = fit_costs(rows)
     squares, cost = rows[:, :2] ** 2, rows[:, 2]
     by_hand = np.linalg.lstsq(squares, cost, rcond=None)[0]
-    assert [costs.collection_cost, costs.training_cost] == pytest.approx(by_hand.tolist())
-    assert costs.quadratic.r2 <= costs.full.r2
+    assert [costs.quadratic.prices[part] for part in QUADRATIC] == pytest.approx(by_hand.tolist())
+    assert costs.quadratic.r2 <= costs.chosen.r2 <= costs.full.r2
+
+
+def test_known_costs_are_recovered_from_noisy_logs() -> None:
+    """Within 10 % in the median log, all four; the linear parts are seen in nearly all logs."""
+    clear = PRICES | {"held": 5e-3}
+    found = [fit_costs(log(rows=200, seed=seed, prices=clear)) for seed in range(40)]
+    for name, part in (
+        ("collection_cost", "collected²"),
+        ("training_cost", "held²"),
+        ("collection_price", "collected"),
+        ("training_price", "held"),
+    ):
+        errors = [abs(getattr(costs, name) / clear[part] - 1) for costs in found]
+        assert np.median(errors) < 0.1, name
+    assert sum(costs.collection_price > 0 and costs.training_price > 0 for costs in found) >= 36
+
+
+def test_quadratic_costs_have_no_prices() -> None:
+    """Most logs of quadratic costs give the fit with quadratic parts, and nothing else."""
+    quadratic = PRICES | {"collected": 0.0, "held": 0.0}
+    found = [fit_costs(log(seed=seed, prices=quadratic)) for seed in range(100)]
+    plain = [costs for costs in found if costs.collection_price == costs.training_price == 0]
+    assert len(plain) >= 95
+    for costs in plain:
+        assert costs.chosen == costs.quadratic
+        assert list(tomllib.loads(costs.to_toml())["clients"]) == ["collection_cost", "training_cost"]
+
+
+def test_costs_without_a_square_keep_the_best_square() -> None:
+    """The game needs α > 0: a log of linear costs gives the nearest quadratic ones, as a client can use."""
+    costs = fit_costs(log(noise=0.0, prices=dict(PRICES, **{"collected²": 0.0, "held²": 0.0})))
+    assert costs.usable
+    assert costs.collection_cost > 0
 
 
 def test_no_price_is_negative() -> None:
@@ -92,7 +125,9 @@ def test_the_result_is_json_and_a_section_that_an_experiment_accepts(tmp_path: P
     (tmp_path / "dufl.toml").write_text(summary["snippet"])
     clients = Experiment.from_toml(tmp_path / "dufl.toml").game.clients
     assert clients.collection_cost.tolist() == pytest.approx([costs.collection_cost] * clients.size)
-    assert tomllib.loads(costs.to_toml())["clients"]["training_cost"] == costs.training_cost
+    assert clients.training_price.tolist() == pytest.approx([costs.training_price] * clients.size)
+    assert tomllib.loads(costs.to_toml())["clients"] == costs.columns
+    assert summary["collection_price"] == costs.collection_price > 0
     assert summary["fixed_part"] is False
 
 

@@ -33,8 +33,8 @@ def test_compare_writes_a_run_a_cell(dufl_command: Any, tmp_path: Path) -> None:
     assert "± std" in shown
     table = shown
     runs = {f"fedavg-{policy}-{seed}" for policy in ("dufl", "static") for seed in (3, 4)}
-    images = figures("comparison") | {"comparison.csv", "report.html", "manifest.json"}
-    assert {path.name for path in out.iterdir()} == runs | images
+    tables = {"comparison.csv", "statistics.csv", "statistics.tex", "report.html", "manifest.json"}
+    assert {path.name for path in out.iterdir()} == runs | figures("comparison") | tables
     for name in runs:
         assert {path.name for path in (out / name).iterdir()} >= RUN
     with (out / "comparison.csv").open() as stream:
@@ -128,3 +128,80 @@ def test_one_seed_has_no_standard_deviation(dufl_command: Any) -> None:
     (cell,) = json.loads(out)["cells"]
     assert cell["accuracy_std"] is None
     assert "±" not in dufl_command("compare", *arguments)[1]
+
+
+def test_compare_over_datasets_and_rules(dufl_command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "all"
+    arguments = [
+        *told(*SMALL),
+        "--datasets",
+        "digits,weather",
+        "--discards",
+        "uniform,oldest",
+        "--policies",
+        "dufl",
+    ]
+    options = ["--seeds", "2", "--baseline", "oldest", "--out", str(out)]
+    code, shown, err = dufl_command("compare", *arguments, *options)
+    assert (code, err) == (0, "")
+    names = {f"{data}-fedavg-dufl-{rule}-{n}" for data in ("digits", "weather")
+             for rule in ("uniform", "oldest") for n in (0, 1)}  # fmt: skip
+    assert names <= {path.name for path in out.iterdir()}
+    assert {"ranks.png", "ranks.svg", "ranks.pdf", "statistics.tex"} <= {path.name for path in out.iterdir()}
+    assert "mean ranks on 2 problems" in shown
+    code, text, _ = dufl_command("compare", *arguments, *options, "--resume", "--json")
+    found = json.loads(text)["statistics"]
+    assert [(row["problem"], row["baseline"]) for row in found["rows"]] == [
+        *(("digits", "digits/fedavg-dufl-oldest"), ("digits", None)),
+        *(("weather", "weather/fedavg-dufl-oldest"), ("weather", None)),
+    ]
+    assert set(found["ranks"]["methods"]) == {"fedavg-dufl-uniform", "fedavg-dufl-oldest"}
+    frame = read_rows(out / "statistics.csv")
+    assert [row["name"] for row in frame] == [row["name"] for row in found["rows"]]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_compare_several_files(dufl_command: Any, tmp_path: Path) -> None:
+    """Every file is a problem, with the same methods."""
+    for name, rounds in (("one", 3), ("two", 4)):
+        (tmp_path / f"{name}.toml").write_text(
+            f"[game]\nnum_rounds = {rounds}\n[training]\nlocal_epochs = 1\n"
+        )
+    files = [str(tmp_path / name) for name in ("one.toml", "two.toml")]
+    code, text, err = dufl_command("compare", *files, *told("clients.count=3"), "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(text)
+    assert [cell["name"] for cell in found["cells"]] == [
+        *("one/fedavg-static", "one/fedavg-dufl", "two/fedavg-static", "two/fedavg-dufl")
+    ]
+    assert found["statistics"]["ranks"]["problems"] == ["one", "two"]
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again/one.toml").write_text("[game]\nnum_rounds = 3\n")
+    for other in (str(tmp_path / "again/one.toml"), files[0]):
+        code, _, err = dufl_command("compare", files[0], other)
+        assert code == 2
+        assert "FILE must be files of different names" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--baseline", "fedsgd"], "--baseline must be one of fedavg-static, fedavg-dufl, fedavg, static,"),
+        (["--discards", "oldst"], "unknown discard 'oldst': did you mean 'oldest'?"),
+        (["--datasets", "digits,digits"], "--datasets must be distinct names, got 'digits,digits'"),
+        (["num_rounds=5"], "to change a value, use --set num_rounds=5"),
+    ],
+)
+def test_compare_refuses_what_it_cannot_compare(
+    dufl_command: Any, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = dufl_command("compare", *told(*SMALL), *arguments, "--out", str(tmp_path / "all"))
+    assert (code, out) == (2, "")
+    assert_sentence(err)
+    assert message in err
+    assert not (tmp_path / "all").exists()
+    assert dufl_command("compare", "--jobs", "0")[0] == 2

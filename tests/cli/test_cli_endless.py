@@ -109,10 +109,35 @@ def test_a_saved_plan_is_what_the_command_writes(dufl_command: Any, tmp_path: Pa
     assert dufl_command("certify", str(tmp_path / "saved"))[0] == 0
 
 
+LIMITED = told("capacity=60", "collection_price=0.02", "training_price=0.01")
+
+
+def test_full_buffers_are_counted(dufl_command: Any, tmp_path: Path) -> None:
+    clients = dufl.Clients.draw(capacity=60.0, collection_price=0.02, training_price=0.01)
+    plan = dufl.solve_endless(dufl.Game(clients=clients))
+    full = int(plan.full.sum())
+    assert 0 < full < 15
+    code, out, err = dufl_command("plan", *ENDLESS, *LIMITED, "--out", str(tmp_path / "plan"))
+    assert (code, err) == (0, "")
+    assert f"{full} of 15" in next(line for line in out.splitlines() if "full buffer" in line)
+    assert f"{plan.shadow_price.max():.4g}" in next(line for line in out.splitlines() if "shadow" in line)
+    assert "full buffer" in plan._repr_html_()
+    summary = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert summary == plan.summary()
+    assert summary["full_clients"] == full
+    with np.load(tmp_path / "plan" / "plan.npz") as arrays:
+        np.testing.assert_array_equal(arrays["shadow_price"], plan.shadow_price)
+        assert int((arrays["volume"] == 60.0).sum()) == full
+    assert dufl_command("certify", str(tmp_path / "plan"))[0] == 0
+    _, out, _ = dufl_command("plan", *ENDLESS)
+    assert "full buffer" not in out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["plan", *ENDLESS, "--set", "decay=0.9"],
+        ["plan", *ENDLESS, "--set", "participation=voluntary"],
         ["plan", *ENDLESS, "--set", "method=algorithm1"],
         ["plan", *ENDLESS, "--conservation-rate", "1"],
         ["plan", *ENDLESS, "--budget", "5"],

@@ -50,6 +50,23 @@ def test_arguments_come_before_the_node_and_the_node_before_the_run() -> None:
     assert (profile.client, profile.file) == (3, Path("/runs/client-3.sqlite"))
 
 
+def test_prices_are_zero_unless_they_are_stated() -> None:
+    profile = ClientProfile.from_context(context(COSTS, {"training-price": ""}), stream, 10)
+    assert (profile.collection_price, profile.training_price) == (0.0, 0.0)
+    run = {"collection-price": 0.1, "training-price": 0.2}
+    profile = ClientProfile.from_context(context(COSTS | {"training-price": 1}, run), stream, 10)
+    assert (profile.collection_price, profile.training_price) == (0.1, 1.0)
+    profile = ClientProfile.from_context(context(COSTS, run), stream, 10, collection_price=0.3)
+    assert (profile.collection_price, profile.training_price) == (0.3, 0.2)
+
+
+@pytest.mark.parametrize("price", [-1.0, "5e-4", True, float("nan"), float("inf")])
+def test_a_price_that_is_no_price(price: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        ClientProfile.from_context(context(COSTS | {"collection-price": price}, {}), stream, 10)
+    assert (caught.value.field, caught.value.rule) == ("collection_price", "a number >= 0")
+
+
 def test_how_much_is_disclosed_is_in_the_configuration() -> None:
     profile = ClientProfile.from_context(context(COSTS, {}), stream, 10)
     assert (profile.min_others, profile.max_questions, profile.allow_unmasked) == (3, 200, False)

@@ -26,6 +26,11 @@ def simulate(*arguments: str) -> tuple[int, str, str]:
 
 
 TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
+LIMITED = (
+    "clients.capacity={low=205,high=260}",
+    "clients.collection_price={low=0,high=0.05}",
+    "clients.training_price={low=0,high=0.02}",
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,7 @@ TRIMMED = ("game.trim_start=true", "game.payment_range=[0,2]")
         pytest.param(("policy=algorithm1",), marks=pytest.mark.slow),
         pytest.param(("policy=static",), marks=pytest.mark.slow),
         pytest.param(("policy=keep-all", "baseline_payment=30"), marks=pytest.mark.slow),
+        LIMITED,
     ],
 )
 def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None:
@@ -55,6 +61,10 @@ def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None
         [r.planned_staleness for r in alone.records]
     )
     assert (records[0].total_volume < 15 * 200) == (change == TRIMMED)
+    capacity = alone.plan.game.clients.capacity
+    full = [np.floor(capacity) == record.volumes for record in records]
+    assert np.any(full) == (change == LIMITED)  # capacities matter
+    assert all((np.array(record.volumes) <= capacity).all() for record in records)
     assert [r.server_cost for r in records] == pytest.approx([r.server_cost for r in alone.records])
     assert abs(found["final_accuracy"] - alone.accuracy) < 0.01
     assert found["fingerprint"] == alone.summary()["fingerprint"]  # better than asked for: the same bits
@@ -95,6 +105,12 @@ def test_a_run_that_is_there_is_not_run_again(tmp_path: Path) -> None:
     code, again, err = simulate(*arguments, "--resume")
     assert (code, err) == (0, "")
     assert again == out
+
+
+def test_clients_cannot_stay_away(tmp_path: Path) -> None:
+    code, _, err = simulate("--set", "participation=voluntary", "--out", str(tmp_path / "run"))
+    assert (code, err) == (2, "error: participation must be 'mandatory' on Flower, got voluntary\n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_only_the_planned_policy(tmp_path: Path) -> None:

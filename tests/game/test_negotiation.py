@@ -1,18 +1,20 @@
 """Negotiation: the server sees sums alone, and finds what it would find if it knew every cost."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dufl.errors import DuflError, InputError
 from dufl.game.client import best_response
+from dufl.game.client_types import has_other_costs, refit
 from dufl.game.dynamics import Array
 from dufl.game.leader import FIXED_POINT
 from dufl.game.negotiation import Announcement, Ask, NegotiatedPlan, negotiate
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
-from dufl.game.population import Clients, LogNormal
+from dufl.game.population import Clients, LogNormal, Uniform
 
 
 def asking(private: Clients) -> Ask:
@@ -31,6 +33,9 @@ def asking(private: Clients) -> Ask:
                     private.training_cost[k],
                     rate,
                     announcement.trim_start,
+                    capacity=private.capacity[k],
+                    collection_price=private.collection_price[k],
+                    training_price=private.training_price[k],
                 )
                 for k in range(private.size)
             ]
@@ -79,6 +84,60 @@ def test_very_unequal_clients() -> None:
     )
     game = Game(clients=Clients.draw(60), num_rounds=30)
     assert_as_good_as_knowing(negotiate(game, asking(private)), game, private, "stackelberg")
+
+
+PRICED = {"collection_price": Uniform(low=0.0, high=0.05), "training_price": Uniform(low=0.0, high=0.02)}
+CAPPED = {"initial_volume": 100.0, "capacity": Uniform(low=100.0, high=400.0)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("other", [PRICED, CAPPED, PRICED | CAPPED], ids=["priced", "capped", "both"])
+def test_clients_with_prices_and_capacities(other: dict[str, Any], seed: int) -> None:
+    """The server guesses neither: it takes the clients for those of the paper."""
+    game, private = Game(num_rounds=20), Clients.draw(15, seed=30 + seed, **other)
+    found = negotiate(game, asking(private))
+    known = solve(game.replace(clients=private), certified=False)
+    assert found.phases <= 12
+    assert found.residual <= 1e-3
+    assert found.server_cost == pytest.approx(known.server_cost, rel=0.01)
+
+
+def test_a_server_that_guesses_prices_and_capacities() -> None:
+    guessed = Clients.draw(15, initial_volume=200.0, capacity=300.0, collection_price=0.03)
+    game, private = Game(num_rounds=20, clients=guessed), Clients.draw(15, seed=3, **PRICED)
+    found = negotiate(game, asking(private))
+    assert found.residual <= 1e-3
+    known = solve(game.replace(clients=private), certified=False)
+    assert found.server_cost == pytest.approx(known.server_cost, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quadratic_costs_are_fitted_without_prices(seed: int) -> None:
+    """The negotiation of clients with quadratic costs alone is the same as if there were no others."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {
+            "initial_volume": LogNormal(median=300, spread=1.0),
+            "collection_cost": LogNormal(median=3e-4, spread=1.5),
+            "training_cost": LogNormal(median=2e-5, spread=1.0),
+        },
+    ]
+    for kind in kinds:
+        private = Clients.draw(40, seed=seed, **kind)
+        fits: list[Clients] = []
+
+        def ask(announcements: Sequence[Announcement], private: Clients = private) -> list[Array]:
+            return [announcement.response(private) for announcement in announcements]
+
+        def spying(*given: Any, fits: list[Clients] = fits) -> Clients:
+            fits.append(refit(*given))
+            return fits[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dufl.game.negotiation.refit", spying)
+            negotiate(Game(clients=Clients.draw(40), num_rounds=15), ask)
+        assert fits
+        assert not any(has_other_costs(each) for each in fits)
 
 
 def test_few_clients_and_rounds() -> None:

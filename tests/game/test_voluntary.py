@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dufl import Clients, Game, InputError, equilibrium, solve
+from dufl.game import client, voluntary
 from dufl.game.mean_field import TOLERANCE
 from dufl.game.parameters import Competition
 from dufl.game.population import Uniform
@@ -138,12 +139,9 @@ def test_nobody_takes_part_for_nothing() -> None:
 
 def test_a_million_clients_decide_in_the_time_of_a_hundred_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted here on 20,000 clients: equilibrium passes, and four for every pass over all utilities."""
-    import dufl.game.mean_field as mean_field
-    import dufl.game.voluntary as voluntary
-
     clients = Clients.draw(20_000, 1, reservation=Uniform(low=0, high=60))
     passes = {"responses": 0, "margins": 0}
-    total_response, margins = mean_field.total_response, voluntary.margins
+    total_response, margins = client.total_response, voluntary.margins
 
     def counted_response(some: Clients, *args: Any, **options: Any) -> Any:
         passes["responses"] += some.size == clients.size
@@ -153,8 +151,8 @@ def test_a_million_clients_decide_in_the_time_of_a_hundred_passes(monkeypatch: p
         passes["margins"] += some.size == clients.size
         return margins(some, *args)
 
-    monkeypatch.setattr(mean_field, "total_response", counted_response)
-    monkeypatch.setattr(voluntary, "margins", counted_margins)
+    monkeypatch.setattr("dufl.game.mean_field.total_response", counted_response)
+    monkeypatch.setattr("dufl.game.voluntary.margins", counted_margins)
     response = respond(Game(clients=clients, participation="voluntary"), 53.0 * 20_000 / 15, 0.3)
     assert response.takes_part is not None
     assert 0 < (~response.takes_part).sum() < 20_000

@@ -16,11 +16,13 @@ from rich.console import Console
 
 from browser import NARROW, WIDE, browse, needs_chromium
 from dufl.experiment.callbacks import Action, TensorBoard
-from dufl.experiment.compare import Comparison, compare, grid
+from dufl.experiment.compare import compare, grid
+from dufl.experiment.comparison import Comparison
 from dufl.experiment.recorded import asked, collected
 from dufl.experiment.stored import group, read_runs
 from dufl.experiment.train import Run, train
-from dufl.report.figures import comparison_csv, plot_comparison, plot_run
+from dufl.report.comparison_files import comparison_csv
+from dufl.report.figures import plot_comparison, plot_run
 from dufl.report.run_charts import WINDOW, moving_mean
 from dufl.report.tables import comparison_table, run_html, run_table
 from dufl.report.training_report import write_report
@@ -150,7 +152,7 @@ def test_windows_collect_everything_that_there_is(policy: str) -> None:
 
 
 def test_the_table_of_a_comparison(comparison: Comparison) -> None:
-    text = shown(comparison_table(list(comparison.cells), 12))
+    text = shown(comparison_table(comparison.cells))
     assert_no_nan(text)
     truth = free_scores_of_the_file()
     for cell in comparison.cells:

@@ -55,6 +55,22 @@ def both(runs: Path, policy: str, name: str) -> Any:
     return np.array([metrics(runs / f"fedavg-{policy}-{seed}", name) for seed in (0, 1)])
 
 
+def test_the_differences_are_those_of_the_pairs(runs: Path, page: Page) -> None:
+    found = page.table("Statistics over the seeds")
+    heads = ["± std", "95 % interval", "difference", "95 % interval", "p (Holm)"]
+    assert found.heads == ["runs", "seeds", "accuracy %", *heads]
+    assert "Difference: to without data update" in found.caption
+    assert "95 % intervals need at least 6 seeds" in found.caption
+    fresh, static = (100 * both(runs, policy, "accuracy")[:, -1] for policy in ("dufl", "static"))
+    difference = f"{np.mean(fresh - static):+.2f}".replace("-", "−")
+    p = 0.5 if np.prod(fresh - static) > 0 else 1.0
+    rows = {row[0]: row[1:] for row in found.rows}
+    assert rows[WITH] == [
+        *("2", f"{fresh.mean():.2f}", f"{fresh.std(ddof=1):.2f}", "–", difference, "–", f"{p:.3f}")
+    ]
+    assert rows[WITHOUT][3:] == ["–"] * 4
+
+
 def test_the_summary_is_that_of_the_records(runs: Path, page: Page) -> None:
     found = page.table("± the standard deviation of the accuracy")
     heads = ["runs", "seeds", "accuracy (%)", "± std", "best (%)", "loss", "samples held", "mean age"]

@@ -2,14 +2,15 @@
 
 A line of the log is one round: how many samples were collected, how many were held, and what that cost.
 
-    cost = fixed + a1·collected + α·collected² + b1·held + β·held²        no part is negative
+    cost = fixed + a·collected + α·collected² + b·held + β·held²        no part is negative
 
 is fitted by non-negative least squares. The fixed part is left out unless it clearly helps: unless it lowers
 BIC = n·log(RSS/n) + p·log n by more than 6, which counts as strong evidence.
 
-The game has quadratic costs, α·collected² + β·held². A second fit has only these two parts (and the fixed
-part, if the first has it). Its α and β are the values for the game: they absorb as much of the linear parts
-as two quadratic parts can.
+The values for the game come from a fit with the quadratic parts, and with those linear parts that the log
+speaks for: the ones with the lowest BIC, if it is lower than without linear parts by more than 6. Otherwise
+the prices a and b are 0, and α and β absorb as much of the linear parts as they can. α must be positive in
+the game, so a fit without it is not chosen if there is another.
 """
 
 import csv
@@ -33,6 +34,7 @@ Interval = tuple[float, float]
 COLUMNS = ("collected", "held", "cost")
 PARTS = ("collected", "collected²", "held", "held²")
 QUADRATIC = ("collected²", "held²")
+LINEAR = ((), ("collected",), ("held",), ("collected", "held"))  # parts that the game may have in addition
 FIXED = "fixed"
 LEAST = 8  # rows
 STRONG = 6.0  # the difference in BIC that is strong evidence (Kass and Raftery, 1995)
@@ -69,23 +71,42 @@ class ClientCosts:
 
     Attributes:
         full: the fit with linear and quadratic parts.
-        quadratic: the fit with quadratic parts, which the game uses.
+        quadratic: the fit with quadratic parts.
+        chosen: the fit with the parts that the log speaks for, which the game uses.
         rows: the log: collected, held and cost of every round, of shape (rounds, 3).
     """
 
     full: CostFit
     quadratic: CostFit
+    chosen: CostFit
     rows: Array
 
     @property
     def collection_cost(self) -> float:
-        """α for the game, of the fit with quadratic parts."""
-        return self.quadratic.prices["collected²"]
+        """α for the game."""
+        return self.chosen.prices["collected²"]
 
     @property
     def training_cost(self) -> float:
-        """β for the game, of the fit with quadratic parts."""
-        return self.quadratic.prices["held²"]
+        """β for the game."""
+        return self.chosen.prices["held²"]
+
+    @property
+    def collection_price(self) -> float:
+        """The price a for the game; 0 without strong evidence."""
+        return self.chosen.prices.get("collected", 0.0)
+
+    @property
+    def training_price(self) -> float:
+        """The price b for the game; 0 without strong evidence."""
+        return self.chosen.prices.get("held", 0.0)
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """The columns of the client in a table of clients or in `[clients]`; prices only if there are any."""
+        prices = {"collection_price": self.collection_price, "training_price": self.training_price}
+        quadratic = {"collection_cost": self.collection_cost, "training_cost": self.training_cost}
+        return quadratic | {name: price for name, price in prices.items() if price > 0}
 
     @property
     def has_fixed_part(self) -> bool:
@@ -94,15 +115,20 @@ class ClientCosts:
 
     @property
     def ignored(self) -> str:
-        """What the game leaves out, in a sentence."""
-        p = self.full.prices
-        linear = f"linear prices of {p['collected']:.4g} per collected and {p['held']:.4g} per held sample"
-        fixed = f" and the fixed cost of {p[FIXED]:.4g} per round" if self.has_fixed_part else ""
-        return (
-            f"The game has quadratic costs only: the {linear}{fixed} are ignored, and the values for the "
-            f"game come from the fit without linear parts (R² {self.quadratic.r2:.3f}; {self.full.r2:.3f} "
-            "with them)."
-        )
+        """What the values for the game leave out, in a few sentences."""
+        prices = self.full.prices
+        missing = [
+            f"{prices[part]:.4g} per {part} sample" for part in LINEAR[-1] if part not in self.chosen.prices
+        ]
+        told = []
+        if missing:
+            told.append(
+                f"Linear prices of {' and '.join(missing)} are left out, because the log does not clearly "
+                f"speak for them (R² {self.chosen.r2:.3f}; {self.full.r2:.3f} with all parts)."
+            )
+        if self.has_fixed_part:
+            told.append(f"The game has no fixed costs: {prices[FIXED]:.4g} per round are ignored.")
+        return " ".join(told)
 
     @property
     def usable(self) -> bool:
@@ -114,8 +140,7 @@ class ClientCosts:
         if not self.usable:
             advice = "no part of the cost grows with the square of what was collected"
             raise InputError.of("collection_cost", "> 0", self.collection_cost, advice=advice)
-        values = {"collection_cost": self.collection_cost, "training_cost": self.training_cost}
-        return tomli_w.dumps({"clients": values})
+        return tomli_w.dumps({"clients": self.columns})
 
     def summary(self) -> dict[str, Any]:
         """The costs in plain numbers, ready for JSON."""
@@ -123,9 +148,12 @@ class ClientCosts:
             "rows": len(self.rows),
             "collection_cost": self.collection_cost,
             "training_cost": self.training_cost,
+            "collection_price": self.collection_price,
+            "training_price": self.training_price,
             "fixed_part": self.has_fixed_part,
             "full": self.full.summary(),
             "quadratic": self.quadratic.summary(),
+            "chosen": self.chosen.summary(),
             "ignored": self.ignored,
             "snippet": self.to_toml() if self.usable else None,
         }
@@ -146,8 +174,13 @@ def fit_costs(path_or_rows: str | Path | Rows, *, seed: int = 0) -> ClientCosts:
     """
     rows = checked_rows(path_or_rows)
     names = (FIXED, *PARTS) if _fixed_helps(rows) else PARTS
-    quadratic = tuple(name for name in names if name == FIXED or name in QUADRATIC)
-    return ClientCosts(_fit(rows, names, seed), _fit(rows, quadratic, seed), rows)
+    kept = (*QUADRATIC, FIXED)
+    quadratic, chosen = (
+        tuple(name for name in names if name in kept or name in linear)
+        for linear in ((), _linear(rows, names))
+    )
+    fits = {parts: _fit(rows, parts, seed) for parts in {names, quadratic, chosen}}
+    return ClientCosts(fits[names], fits[quadratic], fits[chosen], rows)
 
 
 def checked_rows(path_or_rows: str | Path | Rows) -> Array:
@@ -251,13 +284,28 @@ def _fixed_helps(rows: Array) -> bool:
     with_fixed = _matrix(rows, (FIXED, *PARTS))
     if _singular(with_fixed):
         return False
-    cost, count = rows[:, 2], len(rows)
+    evidence = _information(rows, PARTS) - _information(rows, (FIXED, *PARTS))
+    return bool(evidence > STRONG)
+
+
+def _linear(rows: Array, names: Sequence[str]) -> tuple[str, ...]:
+    """The linear parts that lower BIC most, if they lower it by more than `STRONG`; those in which α > 0."""
+    found: list[tuple[float, tuple[str, ...]]] = []
+    for linear in LINEAR:
+        parts = tuple(name for name in names if name in (*QUADRATIC, FIXED, *linear))
+        prices = dict(zip(parts, _solve(_matrix(rows, parts), rows[:, 2]), strict=True))
+        doubt = STRONG if linear else 0.0
+        if not linear or prices["collected²"] >= 1 / LARGEST:
+            found.append((_information(rows, parts) + doubt, linear))
+    return min(found)[1]
+
+
+def _information(rows: Array, names: Sequence[str]) -> float:
+    """BIC of the fit with some parts, up to a constant."""
+    matrix, cost, count = _matrix(rows, names), rows[:, 2], len(rows)
     least = 1e-20 * float(np.sum(cost**2))  # rounding: a fit is never better than this
-    errors = [
-        max(float(np.sum((cost - matrix @ _solve(matrix, cost)) ** 2)), least)
-        for matrix in (_matrix(rows, PARTS), with_fixed)
-    ]
-    return bool(count * np.log(errors[0] / errors[1]) - np.log(count) > STRONG)
+    left = max(float(np.sum((cost - matrix @ _solve(matrix, cost)) ** 2)), least)
+    return float(count * np.log(left) + len(names) * np.log(count))
 
 
 def _fit(rows: Array, names: tuple[str, ...], seed: int) -> CostFit:

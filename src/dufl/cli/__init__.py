@@ -28,9 +28,11 @@ from dufl.errors import DuflError, InputError, NegativeUtilityWarning, PluginErr
 
 OPTIONS = {  # command-line options by library argument
     "accuracy": "--accuracy",
+    "baseline": "--baseline",
     "budget": "--budget",
     "changes": "--set",
     "host": "--host",
+    "jobs": "--jobs",
     "metric": "--metric",
     "only": "--only",
     "out": "--out",

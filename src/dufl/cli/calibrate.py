@@ -132,9 +132,9 @@ def _costs(files: list[Path], json: bool) -> None:
         typer.echo(to_json(found.summary()), nl=False)
         return
     typer.echo(found.to_toml(), nl=False)
-    for name, (low, high) in found.quadratic.intervals.items():
+    for name, (low, high) in found.chosen.intervals.items():
         typer.echo(f"# {name}: 90 % interval {low:.4g} to {high:.4g}")
-    typer.echo(f"# R² {found.quadratic.r2:.3f}, {len(found.rows):,} rows. {found.ignored}".rstrip())
+    typer.echo(f"# R² {found.chosen.r2:.3f}, {len(found.rows):,} rows. {found.ignored}".rstrip())
 
 
 def _from_runs(places: list[Path], metric: Metric | None) -> "Calibration":

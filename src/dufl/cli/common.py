@@ -32,7 +32,7 @@ class OutputPath(PathType):
         return Path(value)
 
 
-def _file(path: Path | None) -> Path | None:
+def check_file_argument(path: Path | None) -> Path | None:
     """Suggest `--set` for an argument such as `num_rounds=50`."""
     if path is not None and "=" in path.name and not path.exists():
         raise InputError(
@@ -44,7 +44,9 @@ def _file(path: Path | None) -> Path | None:
 File = Annotated[
     Path | None,
     typer.Argument(
-        help="The TOML file. Default: the paper's parameters.", show_default=False, callback=_file
+        help="The TOML file. Default: the paper's parameters.",
+        show_default=False,
+        callback=check_file_argument,
     ),
 ]
 Changes = Annotated[

@@ -59,12 +59,14 @@ def simulate(
     from dufl.experiment.output import FLOWER, claim
     from dufl.experiment.run_directory import RunDirectory
     from dufl.flower.constant_offer import constant_offer
+    from dufl.game.voluntary import require_mandatory
 
     allow_imports(plugins)
     check_directory(out)
     config = configured(file, changes, out, resume, on_flower=True)
     constant_offer(config)
     config.leader.check_on_flower()
+    require_mandatory(config.game, "on Flower")
     if config.game.horizon == "endless" and config.service.max_rounds is None:
         rule = "given in a simulation with horizon = 'endless', which would not end"
         raise InputError.of("service.max_rounds", rule, None, text="nothing")

@@ -11,7 +11,7 @@ EXAMPLE = """\
 # A federation and its server. Every key is optional. The values in this file are the defaults, which are
 # those of Liu & Wang (ECAI 2025). `dufl plan FILE` computes the plan, `dufl train FILE` trains.
 
-policy = "dufl"              # follow the plan; or "static", never update; or "package.module:Class"
+policy = "dufl"              # follow the plan; or "static", never update; "window-5"; "package.module:Class"
 
 [game]
 num_rounds = 100             # T

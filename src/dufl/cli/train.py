@@ -159,12 +159,12 @@ def bar(rounds: int) -> Iterator[Callable[["Record"], None]]:
         task = progress.add_task("planning", total=rounds)
 
         def watch(record: "Record") -> None:
-            progress.update(task, completed=record.round + 1, description=_score(record))
+            progress.update(task, completed=record.round + 1, description=score_text(record))
 
         yield watch
 
 
-def _score(record: "Record") -> str:
+def score_text(record: "Record") -> str:
     """The accuracy or the RMSE of a round; nothing if it is unknown, as for a period without samples."""
     if not math.isnan(record.accuracy):
         return f"accuracy {100 * record.accuracy:.1f} %"

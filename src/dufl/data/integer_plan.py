@@ -4,7 +4,8 @@ In round t a buffer stores n(t) = round(D(t)) samples, so it never differs from 
 sample. Of the n(t+1) samples of the next round, the fraction that the plan conserves, θ·D(t)/D(t+1), is
 conserved. That number is rounded up or down at random, so that the mean age equals the planned staleness in
 expectation; the other samples are collected. If rounding would conserve more samples than there are, the next
-rounds compensate. With θ = 1 nothing is ever discarded, and only the sizes are rounded.
+rounds compensate. With θ = 1 nothing is ever discarded, and only the sizes are rounded. At the capacity of a
+buffer, sizes are rounded down: 10.6 samples are 10 if 10.8 fit into the buffer, since 11 do not.
 """
 
 import math
@@ -48,9 +49,14 @@ class IntegerPlan:
 
 
 def integer_plan(
-    volume: npt.ArrayLike, conservation_rate: float, seed: int = 0, client: int = 0, first_round: int = 0
+    volume: npt.ArrayLike,
+    conservation_rate: float,
+    seed: int = 0,
+    client: int = 0,
+    first_round: int = 0,
+    capacity: float = math.inf,
 ) -> IntegerPlan:
-    """The plan D(t) of one client in numbers of samples.
+    """The plan D(t) of one client in numbers of samples, none of them above its capacity.
 
     The direction of rounding depends on (seed, client, round) alone; round 0 of the plan is `first_round`.
 
@@ -61,7 +67,7 @@ def integer_plan(
     planned = np.asarray(volume, dtype=np.float64)
     if not planned.max() <= 2**53:
         raise InputError.of("a planned volume", "at most 2^53 samples", f"{planned.max():g}")
-    size = np.floor(planned + 0.5).astype(np.int64)
+    size = np.minimum(np.floor(planned + 0.5), math.floor(min(capacity, 2**53))).astype(np.int64)
     keep = np.zeros(len(size) - 1, np.int64)
     owed = 0.0
     for t in range(len(keep)):

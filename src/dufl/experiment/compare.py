@@ -1,180 +1,74 @@
 """Compare several experiments, each trained with several seeds."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dufl.data.datasets import Dataset
-from dufl.data.recording import Recording
-from dufl.errors import InputError
+from dufl.errors import DuflError, InputError
 from dufl.experiment.callbacks import Callback
+from dufl.experiment.comparison import Cell, Comparison
 from dufl.experiment.config import Experiment
-from dufl.experiment.equal_payment import EqualPayment, policy_label
-from dufl.experiment.frames import make_frame
+from dufl.experiment.equal_payment import EqualPayment
+from dufl.experiment.findings import baseline_of
+from dufl.experiment.loader import Loader
 from dufl.experiment.output import COMPARISON, claim
-from dufl.experiment.recorded import score_of
 from dufl.experiment.run_directory import RunDirectory
-from dufl.experiment.sections import SOURCE, Data
-from dufl.experiment.train import Run, differs_in_clients, short_name, train
-from dufl.late import late
+from dufl.experiment.runs import Job, Observer, Options, train_all
+from dufl.experiment.train import Run, differs_in_clients, short_name
 from dufl.learning.federation import Record
 from dufl.learning.policies import make_policy, no_update, parse_name
 from dufl.plugins import Spec, describe
 
-_MEANS = (
-    "final_accuracy",
-    "final_loss",
-    "total_payment",
-    "server_cost",
-    "mean_age",
-    "mean_volume",
-    "seconds",
-)
-_OVER_TIME = (  # means of recorded data
-    *("mean_accuracy", "mean_loss", "mean_rmse", "mean_r2", "final_rmse", "final_r2", "shortfall"),
-    *("no_change_accuracy", "majority_accuracy", "no_change_rmse", "mean_label_rmse"),
-)
-_SAME = ("tested", "time_begin", "time_end")  # of recorded data, for all seeds
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation over seeds (n − 1 in the denominator); None for fewer than two values.
-
-    >>> standard_deviation([0.9, 0.92]), standard_deviation([0.9])
-    (0.014142135623730963, None)
-    """
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Cell:
-    """One experiment of a comparison, with the runs of all seeds.
-
-    Attributes:
-        name: the name of the experiment.
-        experiment: the experiment; its runs differ only in the seed.
-        seeds: the training seeds.
-        runs: the finished runs, in the order of the seeds.
-        record: the last round of the current run, if any.
-        equal_payment: whether it is part of a comparison at equal payment.
-    """
-
-    name: str
-    experiment: Experiment
-    seeds: tuple[int, ...]
-    runs: tuple[Run, ...] = ()
-    record: Record | None = None
-    equal_payment: bool = False
-
-    @property
-    def algorithm(self) -> str:
-        """The name of the algorithm."""
-        return describe(self.experiment.training.algorithm)
-
-    @property
-    def policy(self) -> str:
-        """The name of the policy."""
-        return describe(self.experiment.policy)
-
-    @property
-    def label(self) -> str:
-        """The policy in a table; at equal payment, with what sets it apart."""
-        policy = self.runs[0].experiment.policy if self.runs else self.experiment.policy
-        return policy_label(policy) if self.equal_payment else self.policy
-
-    @property
-    def finished(self) -> bool:
-        """Whether the runs of all seeds have finished."""
-        return len(self.runs) == len(self.seeds)
-
-    def curve(self, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """A field of the records, of shape (seeds, rounds), truncated to the shortest run."""
-        rounds = min(len(run.records) for run in self.runs)
-        return np.array([[getattr(r, name) for r in run.records[:rounds]] for run in self.runs], float)
-
-    @property
-    def recorded(self) -> bool:
-        """Whether the data is recorded, as far as a round tells."""
-        current = self.record is not None and self.record.period is not None
-        return current or any(run.recorded for run in self.runs)
-
-    def summary(self) -> dict[str, Any]:
-        """Means over the seeds, and the standard deviation of the final accuracy.
-
-        On recorded data, it is the standard deviation of the mean accuracy over the rounds, or of the mean
-        RMSE.
-        """
-        each = [run.summary() for run in self.runs]
-        means = (*_MEANS, *(name for name in _OVER_TIME if self.recorded and name in each[0]))
-        score = score_of(each[0])
-        one_name, all_names = ("rmse_std", "rmses") if "rmse" in score else ("accuracy_std", "accuracies")
-        return {
-            "name": self.name,
-            "algorithm": self.algorithm,
-            "policy": self.policy,
-            "seeds": list(self.seeds),
-            **{name: float(np.mean([one[name] for one in each])) for name in means},
-            **{name: each[0][name] for name in _SAME if name in each[0]},
-            one_name: standard_deviation([one[score] for one in each]),
-            all_names: [one[score] for one in each],
-        }
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
-    """The result of `compare`: one cell per experiment."""
-
-    cells: tuple[Cell, ...]
-    folder: Path | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether all runs have finished."""
-        return all(cell.finished for cell in self.cells)
-
-    def __getitem__(self, name: str) -> Cell:
-        """The cell of an experiment, by name."""
-        return next(cell for cell in self.cells if cell.name == name)
-
-    def summary(self) -> list[dict[str, Any]]:
-        """One summary per finished cell."""
-        return [cell.summary() for cell in self.cells if cell.finished]
-
-    def to_frame(self) -> Any:
-        """A pandas `DataFrame` with one row per experiment: means over the seeds."""
-        return make_frame([{**row, "seeds": len(row["seeds"])} for row in self.summary()])
-
-    def plot(self, **options: Any) -> Any:
-        """A matplotlib figure of the accuracy over the rounds."""
-        return late("dufl.report.figures:plot_comparison")(self.cells, **options)
-
-    def __repr__(self) -> str:
-        parts = [f"{cell.name} {_score(cell)}" for cell in self.cells]
-        return f"Comparison({'; '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame()._repr_html_())
-
 
 def grid(
-    experiment: Experiment, algorithms: Iterable[Spec] = (), policies: Iterable[Spec] = ("static", "dufl")
+    experiment: Experiment | Mapping[str, Experiment],
+    algorithms: Iterable[Spec] = (),
+    policies: Iterable[Spec] = ("static", "dufl"),
+    discards: Iterable[Spec] = (),
+    datasets: Iterable[Spec] = (),
 ) -> dict[str, Experiment]:
-    """All combinations of algorithms and policies, by name. Default: the algorithm of the experiment.
+    """All combinations of algorithms, policies, discard rules and datasets, by name.
+
+    Names are ALGORITHM-POLICY, with -DISCARD if there are several rules. With several datasets or
+    experiments they begin with PROBLEM/.
+
+    Args:
+        experiment: what they have in common; or several experiments by name, such as those of several files.
+        algorithms: by default the algorithm of the experiment.
+        policies: by default with and without data update.
+        discards: the rules by which buffers discard samples; by default the rule of the experiment.
+        datasets: by default the dataset of the experiment.
 
     >>> list(grid(Experiment(), ["fedavg", "feddyn"]))
     ['fedavg-static', 'fedavg-dufl', 'feddyn-static', 'feddyn-dufl']
+    >>> list(grid(Experiment(), policies=["dufl"], discards=["uniform", "oldest"]))
+    ['fedavg-dufl-uniform', 'fedavg-dufl-oldest']
+    >>> list(grid(Experiment(), datasets=["digits", "weather"]))
+    ['digits/fedavg-static', 'digits/fedavg-dufl', 'weather/fedavg-static', 'weather/fedavg-dufl']
     """
-    own = [experiment.training.algorithm]
-    made = [
-        _planned_as(experiment, policy).replace(algorithm=algorithm, policy=policy)
-        for algorithm in (list(algorithms) or own)
-        for policy in policies
-    ]
-    return named(made)
+    algorithms, policies, discards = list(algorithms), list(policies), list(discards)
+    problems = _problems(experiment, list(datasets))
+    made: dict[str, Experiment] = {}
+    for problem, one in problems.items():
+        for algorithm, policy, discard in product(
+            algorithms or [one.training.algorithm], policies, discards or [one.data.discard]
+        ):
+            parts = [algorithm, policy, *([discard] if len(discards) > 1 else [])]
+            method = "-".join(map(slug, parts))
+            name = f"{problem}/{method}" if len(problems) > 1 else method
+            _add(made, name, _variant(one, algorithm, policy, discard))
+    return made
+
+
+def _variant(experiment: Experiment, algorithm: Spec, policy: Spec, discard: Spec) -> Experiment:
+    planned, data = _planned_as(experiment, policy), experiment.data
+    if describe(discard) != describe(data.discard):
+        data = data.replace(discard=discard)
+    return planned.replace(algorithm=algorithm, policy=policy, data=data)
 
 
 def _planned_as(experiment: Experiment, policy: Spec) -> Experiment:
@@ -186,6 +80,20 @@ def _planned_as(experiment: Experiment, policy: Spec) -> Experiment:
     return once if policy == "static" or not goals else once.replace(leader=once.leader.replace(**goals))
 
 
+def _problems(
+    experiment: Experiment | Mapping[str, Experiment], datasets: list[Spec]
+) -> dict[str, Experiment]:
+    """The experiments that methods are compared on, by name."""
+    given = {"": experiment} if isinstance(experiment, Experiment) else dict(experiment)
+    made: dict[str, Experiment] = {}
+    for name, one in given.items():
+        for dataset in datasets or [None]:
+            changed = one if dataset is None else one.replace(data=one.data.replace(dataset=dataset))
+            parts = [name] if dataset is None else [*[name] * (len(given) > 1), short_name(dataset)]
+            _add(made, "-".join(map(slug, parts)), changed)
+    return made
+
+
 def compare(
     experiments: Mapping[str, Experiment] | Iterable[Experiment] | Experiment,
     *,
@@ -195,11 +103,17 @@ def compare(
     force: bool = False,
     equal_payment: bool = False,
     callbacks: Iterable[Callback | Callable[[Record], Any]] = (),
+    baseline: str | None = None,
+    jobs: int | None = None,
 ) -> Comparison:
-    """Train several experiments with several seeds. Runs are sequential and use all workers.
+    """Train several experiments with several seeds.
+
+    Results do not depend on how many runs are trained at a time. If a run fails, the others are trained
+    nevertheless, and `Comparison.failures` has its error.
 
     Args:
         experiments: a mapping by name, or a list; one experiment is compared with and without data update.
+            A name is that of a method, or PROBLEM/METHOD; see `grid`.
         seeds: the number of seeds, starting at the seed of each experiment; or a list of seeds.
         out: the directory in which each run gets a run directory.
         resume: resume the runs in `out`.
@@ -207,6 +121,13 @@ def compare(
         equal_payment: whether every policy that collects pays the same per round: the payment of the plan of
             its experiment; see `equal_payment`.
         callbacks: the callbacks of every run; see `Callback`. Pausing a run ends the comparison.
+        baseline: a method, with which all others are compared; or an algorithm, a policy or a discard rule:
+            every method is compared with the one that has it and is else the same. Default: "static", or the
+            first method.
+        jobs: how many runs to train at a time, each in a process of its own with its share of the cores. 1
+            trains them one after the other in this process, on all cores. By default one per core, if there
+            are enough runs, their model is logistic or linear, they take long enough, and there are no
+            callbacks.
 
     >>> from dufl import Game, Training
     >>> short = Experiment(game=Game(num_rounds=3), training=Training(local_epochs=1))
@@ -216,71 +137,109 @@ def compare(
     if isinstance(experiments, Experiment):
         experiments = grid(experiments)
     by_name = dict(experiments) if isinstance(experiments, Mapping) else named(experiments)
-    folder, hooks = None if out is None else Path(out), list(callbacks)
+    options = Options(resume, force, list(callbacks), jobs)
+    folder = None if out is None else Path(out)
+    comparison = run_comparison(by_name, seeds, folder, options, baseline, equal_payment=equal_payment)
+    if comparison.failures:
+        listed = "; ".join(f"{name}: {error}" for name, error in comparison.failures.items())
+        warnings.warn(f"runs failed: {listed}", RuntimeWarning, stacklevel=2)
+    return comparison
+
+
+def run_comparison(
+    experiments: Mapping[str, Experiment],
+    seeds: int | Iterable[int],
+    folder: Path | None,
+    options: Options,
+    baseline: str | None = None,
+    observer: Observer | None = None,
+    equal_payment: bool = False,
+) -> Comparison:
+    """Train experiments by name; see `compare`. An observer follows the runs.
+
+    If no run finishes, the first error is raised.
+    """
     cells = [
-        Cell(name, one, _seeds(one, seeds), equal_payment=equal_payment) for name, one in by_name.items()
+        Cell(name, one, _seeds(one, seeds), equal_payment=equal_payment) for name, one in experiments.items()
     ]
-    load, equal = _Loader(), EqualPayment()
+    baseline_of([cell.scored for cell in cells], baseline)
+    if options.processes is not None and options.processes < 1:
+        raise InputError.of("jobs", ">= 1", options.processes)
+    for cell in cells:  # validate everything before the first run
+        _check_parts(cell)
+    load, equal = Loader(), EqualPayment()
 
     def seeded(one: Experiment, seed: int) -> Experiment:
         one = one.replace(seed=seed)
         return equal(one, load(one.data)) if equal_payment else one
 
-    for cell in cells:  # validate everything before the first run
-        _check(cell, folder, resume, force, load, seeded)
-    marker = _Claim(folder, force)
-    for index, cell in enumerate(cells):
+    jobs = _jobs(cells, folder, seeded)
+    for job in jobs:
+        _check_place(job, options.resume, options.force, load)
+    claiming = _Claim(folder, options.force, observer or Observer())
+    results = {job.name: result for job, result in train_all(jobs, options, claiming, load)}
+    failures = {name: result for name, result in results.items() if isinstance(result, DuflError)}
+    for job in jobs:
+        result, cell = results.get(job.name), cells[job.cell]
+        if isinstance(result, Run) and result.finished:
+            cells[job.cell] = replace(cell, runs=(*cell.runs, result))
+    if failures and not any(cell.runs for cell in cells):
+        raise next(iter(failures.values()))
+    return Comparison(tuple(cells), folder, failures, baseline)
+
+
+def _jobs(
+    cells: Sequence[Cell], folder: Path | None, seeded: Callable[[Experiment, int], Experiment]
+) -> list[Job]:
+    """All runs, in the order of the cells and their seeds."""
+    jobs: dict[str, Job] = {}
+    for place, cell in enumerate(cells):
         for seed in cell.seeds:
-            run = train(
-                seeded(cell.experiment, seed),
-                out=_place(folder, cell, seed),
-                resume=resume,
-                force=force,
-                dataset=load(cell.experiment.data),
-                callbacks=[marker, *hooks],
-            )
-            if not run.finished:
-                return Comparison(tuple(cells), folder)
-            cells[index] = cell = replace(cell, runs=(*cell.runs, run))
-    return Comparison(tuple(cells), folder)
+            name = f"{slug(cell.name)}-{seed}"
+            if name in jobs:
+                rule = "of names that differ in letters or digits"
+                raise InputError.of("experiments", rule, cell.name, text=f"{name} twice")
+            out = folder / name if folder else None
+            jobs[name] = Job(name, place, seed, seeded(cell.experiment, seed), out)
+    return list(jobs.values())
 
 
-class _Loader:
-    """Loads datasets, and keeps the last one in memory."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Dataset | Recording] = {}
-
-    def __call__(self, data: Data) -> Dataset | Recording:
-        key = repr([getattr(data, name) for name in SOURCE])
-        if key not in self._loaded:
-            self._loaded = {key: data.load()}
-        return self._loaded[key]
-
-
-class _Claim(Callback):
+class _Claim(Observer):
     """Claims the directory of a comparison after the first round, when all inputs have been validated."""
 
-    def __init__(self, folder: Path | None, force: bool) -> None:
-        self._folder, self._force = folder, force
+    def __init__(self, folder: Path | None, force: bool, other: Observer) -> None:
+        self._folder, self._force, self._other = folder, force, other
+        self.on_begin, self.on_end = other.on_begin, other.on_end  # type: ignore[method-assign]
 
-    def on_round_end(self, record: Record) -> None:
+    @property
+    def stopping(self) -> bool:
+        """Whether all runs are to pause."""
+        return self._other.stopping
+
+    def on_round(self, job: Job, record: Record) -> None:
         """Claim the directory once."""
         if self._folder is not None:
             claim(self._folder, COMPARISON, self._force)
             self._folder = None
+        self._other.on_round(job, record)
 
 
 def named(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
-    """Experiments by name, made of the algorithm and the policy."""
+    """Experiments by name, made of the algorithm and the policy; of the dataset too, if there are several."""
+    listed = list(experiments)
+    problems = [slug(short_name(experiment.data.dataset)) for experiment in listed]
     made: dict[str, Experiment] = {}
-    for experiment in experiments:
-        name = f"{slug(experiment.training.algorithm)}-{slug(experiment.policy)}"
-        if name in made:
-            rule = "of different algorithms or policies, or given by name"
-            raise InputError.of("experiments", rule, name, text=f"{name} twice")
-        made[name] = experiment
+    for experiment, problem in zip(listed, problems, strict=True):
+        method = f"{slug(experiment.training.algorithm)}-{slug(experiment.policy)}"
+        _add(made, f"{problem}/{method}" if len(set(problems)) > 1 else method, experiment)
     return made
+
+
+def _add(made: dict[str, Experiment], name: str, experiment: Experiment) -> None:
+    if name in made:
+        rule = "of different algorithms, policies, discard rules or datasets, or given by name"
+        raise InputError.of("experiments", rule, name, text=f"{name} twice")
+    made[name] = experiment
 
 
 def slug(spec: Spec) -> str:
@@ -302,38 +261,20 @@ def _seeds(experiment: Experiment, seeds: int | Iterable[int]) -> tuple[int, ...
     return listed
 
 
-def _check(
-    cell: Cell,
-    folder: Path | None,
-    resume: bool,
-    force: bool,
-    load: _Loader,
-    seeded: Callable[[Experiment, int], Experiment],
-) -> None:
+def _check_parts(cell: Cell) -> None:
+    """Raise if the algorithm or the policy of an experiment cannot be made."""
     experiment, seed, policy = cell.experiment, cell.seeds[0], cell.experiment.policy
     experiment.training.make_algorithm()
     if not isinstance(policy, str) or parse_name(policy) is None:  # a plan, or of the user's own
         make_policy(policy, experiment.game, partial(no_update, experiment.game), seed)
     experiment.check_replanning()
-    for seed in cell.seeds:
-        if place := _place(folder, cell, seed):
-            directory, one = RunDirectory(place), seeded(experiment, seed)
-            if one.leader.goals or differs_in_clients(one, directory):
-                one = one.fitted(load(experiment.data)).for_goal()
-            directory.check_free(one, resume, force)
 
 
-def _place(folder: Path | None, cell: Cell, seed: int) -> Path | None:
-    """The run directory of a cell and a seed."""
-    return folder / f"{slug(cell.name)}-{seed}" if folder else None
-
-
-def _score(cell: Cell) -> str:
-    if not cell.runs:
-        return "not run"
-    each = [run.summary() for run in cell.runs]
-    score, policy = score_of(each[0]), short_name(cell.experiment.policy)
-    mean = float(np.mean([one[score] for one in each]))
-    if score == "mean_rmse":
-        return f"RMSE {mean:.4g} ({policy})"
-    return f"{100 * mean:.2f} % ({policy})"
+def _check_place(job: Job, resume: bool, force: bool, load: Loader) -> None:
+    """Raise if a run cannot be written to its directory."""
+    if job.out is None:
+        return
+    directory, experiment = RunDirectory(job.out), job.experiment
+    if experiment.leader.goals or differs_in_clients(experiment, directory):
+        experiment = experiment.fitted(load(experiment.data)).for_goal()
+    directory.check_free(experiment, resume, force)

@@ -58,7 +58,7 @@ FLOWER = Kind(
     "run on Flower",
     (*RUN.files, "simulation.toml", "deal.json", "server.npz", "ledger.sqlite*", "log.jsonl*", "clients/*"),
 )
-COMPARISON = Kind("comparison", ("comparison.*", REPORT))
+COMPARISON = Kind("comparison", ("comparison.*", "statistics.csv", "statistics.tex", "ranks.*", REPORT))
 CALIBRATION = Kind(
     "calibration",
     (

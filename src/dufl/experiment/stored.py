@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from dufl.errors import InputError
-from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Experiment
+from dufl.experiment.findings import Scored
 from dufl.experiment.recorded import score_of
 from dufl.experiment.run_directory import FREE, RunDirectory
+from dufl.experiment.statistics import standard_deviation
 from dufl.experiment.stored_config import flat
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array
@@ -29,6 +30,7 @@ Summary = dict[str, Any]
 
 BASELINE = "baseline_payment"
 _NAMES = {"dufl": "with data update", "static": "without data update"}
+_METHOD = ("training.algorithm", "policy", "data.discard")
 _WITHOUT_KEY = ("policy", "training.algorithm", "training.model", "data.dataset")
 
 
@@ -115,6 +117,18 @@ class Group:
         if self.finished:
             return self.label
         return f"{self.label} ({stopped(self.rounds, self.config).removesuffix(' rounds')})"
+
+    @property
+    def scored(self) -> Scored:
+        """The scores of the runs, by seed; its problem are all settings that do not belong to the method."""
+        settings = self.every[0].settings
+        parts = tuple(str(settings[key]) for key in _METHOD)
+        kept = {k: v for k, v in settings.items() if k not in _METHOD and not k.startswith("leader.")}
+        each = {run.experiment.training.seed: run.summary() for run in self.runs}
+        metric = score_of(next(iter(each.values())))
+        scores = {seed: float(summary[metric]) for seed, summary in each.items()}
+        problem = json.dumps(kept, sort_keys=True)
+        return Scored(self.label, problem, ", ".join(parts), parts, scores, metric)
 
     def curve(self, field: str) -> Array:
         """A field of the records, of shape (runs, rounds)."""

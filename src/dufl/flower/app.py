@@ -43,6 +43,7 @@ from dufl.flower.service import Budget, Schedule
 from dufl.flower.strategy import DataUpdateStrategy
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
+from dufl.game.voluntary import require_mandatory
 from dufl.learning.engine import Engine, make_engine
 from dufl.learning.task import Task
 
@@ -108,15 +109,18 @@ def client_profile(runtime: Runtime, client: int, folder: Path, **others: Any) -
     config, clients = runtime.config, runtime.config.game.clients
     if client >= clients.size:
         raise InputError.of("partition-id", f"< {clients.size}, the number of clients", client)
+    capacity = float(clients.capacity[client])
     return ClientProfile(
         client=client,
         file=folder / f"client-{client}.sqlite",
         stream=runtime.data.stream(client),
-        initial_volume=int(np.floor(clients.initial_volume[client] + 0.5)),
+        initial_volume=int(min(np.floor(clients.initial_volume[client] + 0.5), np.floor(capacity))),
         collection_cost=float(clients.collection_cost[client]),
         training_cost=float(clients.training_cost[client]),
         initial_staleness=float(clients.initial_staleness[client]),
-        capacity=float(clients.capacity[client]),
+        capacity=capacity,
+        collection_price=float(clients.collection_price[client]),
+        training_price=float(clients.training_price[client]),
         discard=config.data.discard,
         seed=config.training.seed,
         **others,
@@ -279,6 +283,7 @@ def make_audit(runtime: Runtime) -> Audit:
 def check_on_flower(config: Experiment, dataset: Dataset | Recording | None = None) -> None:
     """Raise an error if something is given that a run on Flower does not do."""
     config.leader.check_on_flower()
+    require_mandatory(config.game, "on Flower")
     Schedule.of(config.game, config.leader.replan_every, config.service.max_rounds)
     if config.game.horizon == "endless" and isinstance(dataset, Recording):
         rule = "a dataset or a stream of your own with horizon = 'endless': a recording ends"

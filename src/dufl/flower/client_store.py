@@ -34,7 +34,6 @@ from dufl.flower.masking import mask_keys, new_key, public_key
 from dufl.flower.messages import OpenQueries, Query
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement
 
 
@@ -50,7 +49,7 @@ class ClientProfile:
         collection_cost: α_k.
         training_cost: β_k.
         initial_staleness: the mean age of the first samples.
-        capacity: the largest number of samples that it can hold.
+        capacity: C_k, the largest number of samples that it can hold; a limit of its plans.
         discard: which samples it discards first.
         seed: of rounding and discarding.
         min_others: the number of other clients that must be in a sum before it answers.
@@ -58,6 +57,8 @@ class ClientProfile:
         allow_unmasked: whether it answers queries without masks.
         commitment_grid: the volumes that it commits to are multiples of this number; None for the number that
             the server announces.
+        collection_price: a_k, money per sample collected, beside α_k.
+        training_price: b_k, money per sample held in a round, beside β_k.
     """
 
     client: int
@@ -74,6 +75,8 @@ class ClientProfile:
     max_questions: int = 200
     allow_unmasked: bool = False
     commitment_grid: int | None = None
+    collection_price: float = 0.0
+    training_price: float = 0.0
 
     @classmethod
     def from_context(
@@ -95,8 +98,8 @@ class ClientProfile:
             initial_volume: the number of samples that the client holds at the start.
             collection_cost: α_k; if omitted, `collection-cost` in the configuration.
             training_cost: β_k; if omitted, `training-cost` in the configuration.
-            others: other attributes of the profile. The configuration may have `min-others`,
-                `max-questions`, `allow-unmasked` and `commitment-grid`.
+            others: other attributes of the profile. The configuration may have `collection-price`,
+                `training-price`, `min-others`, `max-questions`, `allow-unmasked` and `commitment-grid`.
 
         Raises:
             InputError: if a cost is missing or an empty text. There are no default costs: every client states
@@ -114,7 +117,7 @@ class ClientProfile:
             initial_volume,
             _cost("collection_cost", collection_cost, config),
             _cost("training_cost", training_cost, config),
-            **privacy_options(context) | others,
+            **_prices(config) | privacy_options(context) | others,
         )
 
 
@@ -152,9 +155,19 @@ def _cost(field: str, given: float | None, config: dict[str, Any]) -> float:
     if cost is None or cost == "":  # the default of a key in pyproject.toml, which has no null
         rule = f"given, as an argument or as {key} in the node or run configuration"
         raise InputError.of(field, rule, None, text="nothing")
-    if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost < math.inf:
-        raise InputError.of(field, "a number >= 0", repr(cost))
-    return float(cost)
+    return _amount(field, cost)
+
+
+def _prices(config: dict[str, Any]) -> dict[str, float]:
+    """The prices per sample that the node or run configuration has; they are 0 by default."""
+    fields = {field: config.get(field.replace("_", "-")) for field in ("collection_price", "training_price")}
+    return {field: _amount(field, price) for field, price in fields.items() if price not in (None, "")}
+
+
+def _amount(field: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise InputError.of(field, "a number >= 0", repr(value))
+    return float(value)
 
 
 class ClientStore:
@@ -191,15 +204,17 @@ class ClientStore:
 
     def best_response(self, announcement: Announcement) -> Array:
         """D_k(t), from the client's own costs and the samples that it holds now."""
-        profile, offer = self.profile, announcement.offer
-        price, _ = price_of(offer.payment, announcement.announced_volume, "mean-field")
+        profile = self.profile
         volume, _ = best_response(
-            price,
+            announcement.price,
             float(len(self._buffer)),
             profile.collection_cost,
             profile.training_cost,
-            offer.conservation_rate,
+            announcement.offer.conservation_rate,
             announcement.trim_start,
+            capacity=profile.capacity,
+            collection_price=profile.collection_price,
+            training_price=profile.training_price,
         )
         return np.asarray(volume[:, 0])
 
@@ -235,15 +250,13 @@ class ClientStore:
         """Make a plan for a run, store it, and return the volume of every round.
 
         Raises:
-            InputError: if the client cannot hold the plan, or refuses to commit to yet another one.
+            InputError: if the client refuses to commit to yet another plan.
         """
         volume, held = self.best_response(announcement), len(self._buffer)
         disclosed = after_commitment(self.profile, self._disclosed, announcement, self.grid(grid))
-        if volume.max() > self.profile.capacity:
-            raise InputError.of("capacity", f">= {volume.max():g}, to hold the plan", self.profile.capacity)
-        rate = announcement.offer.conservation_rate
-        volume = on_grid(volume, self.grid(grid), held, self.profile.capacity)
-        plan = integer_plan(volume, rate, self.profile.seed, self.profile.client, first_round)
+        rate, profile = announcement.offer.conservation_rate, self.profile
+        volume = on_grid(volume, self.grid(grid), held, profile.capacity)
+        plan = integer_plan(volume, rate, profile.seed, profile.client, first_round, profile.capacity)
         facts = {
             "first_round": first_round,
             "size": plan.size.tolist(),

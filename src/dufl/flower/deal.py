@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from dufl.errors import DuflError, InputError
 from dufl.experiment.files import from_json, to_json
 from dufl.flower import messages
+from dufl.flower.cost_fit import Bounds
 from dufl.flower.ledger import Claim
 from dufl.flower.masking import UNIT, unmask
 from dufl.flower.nodes import Nodes, NoReplyError
@@ -23,7 +24,6 @@ from dufl.flower.verification import (
     ROUNDING,
     TOLERANCE,
     Asked,
-    Bounds,
     add_up,
     coarse_grids,
     disagreements,
@@ -38,7 +38,6 @@ from dufl.flower.verification import (
 from dufl.game.client import best_response
 from dufl.game.dynamics import Array
 from dufl.game.leader import Algorithm1Options
-from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement, negotiate
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
@@ -353,10 +352,18 @@ def _check_known(
     """If commitments do not add up to a known plan, find the clients whose costs are not the known ones."""
     if add_up(commitments, plan.announced_volume, ROUNDING + TOLERANCE, grids):
         return
-    offer, held = plan.offer, np.floor(clients.initial_volume + 0.5)
-    price, _ = price_of(offer.payment, plan.announced_volume, "mean-field")
-    costs = clients.collection_cost, clients.training_cost
-    known, _ = best_response(price, held, *costs, offer.conservation_rate, plan.trim_start)
+    held = np.minimum(np.floor(clients.initial_volume + 0.5), np.floor(clients.capacity))
+    known, _ = best_response(
+        plan.price,
+        held,
+        clients.collection_cost,
+        clients.training_cost,
+        plan.offer.conservation_rate,
+        plan.trim_start,
+        capacity=clients.capacity,
+        collection_price=clients.collection_price,
+        training_price=clients.training_price,
+    )
     reasons = {}
     for client, volumes in commitments.items():
         difference = np.abs(known[:, client] - np.array(volumes, np.float64)).max()
@@ -437,14 +444,27 @@ def _query_id() -> str:
     return str(time.time_ns())
 
 
-def mean_clients(clients: Clients, count: int, staleness: float | None = None) -> Clients:
-    """`count` equal clients with the mean properties of `clients`: a first guess for a negotiation."""
+def mean_clients(
+    clients: Clients, count: int, staleness: float | None = None, volume: float | None = None
+) -> Clients:
+    """`count` equal clients with the mean properties of `clients`: a first guess for a negotiation.
+
+    Args:
+        clients: the clients that are known.
+        count: of the clients in the guess.
+        staleness: of what they hold; None for the mean.
+        volume: how much they hold; None for the mean. It fits into their buffers in any case.
+    """
     weights = clients.multiplicity / clients.multiplicity.sum()
+    held = float(weights @ clients.initial_volume) if volume is None else volume
     return Clients(
-        float(weights @ clients.initial_volume),
+        held,
         float(weights @ clients.collection_cost),
         float(weights @ clients.training_cost),
         clients.initial_mean_staleness if staleness is None else staleness,
+        max(float(weights @ clients.capacity), held),
+        float(weights @ clients.collection_price),
+        float(weights @ clients.training_price),
         count=count,
     )
 

@@ -235,9 +235,10 @@ class Planning:
 
         It depends a little on who they are: a client refuses to answer the same under two rosters.
         """
-        guess = mean_clients(self._game.clients, count, self.held.staleness)
+        clients = self._game.clients
         own = 1 + SPREAD * zlib.crc32(repr(sorted(self._nodes.present)).encode()) / 2**32
-        return guess.holding(own * (self.held.volume or float(guess.initial_volume[0])))
+        held = self.held.volume or float(mean_clients(clients, 1).initial_volume[0])
+        return mean_clients(clients, count, self.held.staleness, own * held)
 
     def _negotiate(self, grid: Grid, round: int, clients: Clients, plan: Announcement | None = None) -> None:
         payments, rounds = self._payments(round), self._schedule.planned(round)

@@ -76,8 +76,10 @@ def rehearse(config: Experiment, draw: int) -> dict[str, Any]:
         draw: selects the random costs.
     """
     game, method, options = config.game, config.leader.method, config.leader.algorithm1
-    volume = game.clients.initial_volume
-    private = Clients.draw(game.clients.size, 1000 + draw, initial_volume=volume)
+    clients = game.clients
+    stated = {name: getattr(clients, name) for name in ("capacity", "collection_price", "training_price")}
+    others = {name: (clients.recipe or stated)[name] for name in stated}  # drawn anew if they were drawn
+    private = Clients.draw(clients.size, 1000 + draw, initial_volume=clients.initial_volume, **others)
 
     def ask(announcements: Sequence[negotiation.Announcement]) -> list[Array]:
         return [announcement.response(private) for announcement in announcements]

@@ -48,6 +48,7 @@ from dufl.flower.server_store import Round, ServerStore, forget
 from dufl.flower.service import Budget, Schedule
 from dufl.game.negotiation import Announcement
 from dufl.game.parameters import Game
+from dufl.game.voluntary import require_mandatory
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 AUDIT = "audit "  # before the names of its arrays in a checkpoint
@@ -128,6 +129,7 @@ class DataUpdateStrategy(Strategy):
         run_config: Mapping[str, Any] | None = None,
         if_finished: IfFinished = "error",
     ) -> None:
+        require_mandatory(game, "on Flower")
         if max_update is not None and not 1 <= max_update < math.inf:
             raise InputError.of("max_update", "None or a number >= 1", max_update)
         if payment_rule != "volume" and audit is None:

@@ -1,9 +1,12 @@
 """Whether commitments and answers can be true, and whose cannot.
 
-A client's plan is its best response to the announced price, a formula in two unknowns: α_k and β_k. The
-server does not know them, but most lists of volumes are a best response for no costs at all. The plans must
-also add up to the sum of the answers in the negotiation. If they do not, clients reveal the keys of their
-masks, and every single answer is compared with the client's commitment.
+A client's plan is its best response to the announced price, a formula in a few unknowns: its costs. The
+server does not know them, but most lists of volumes are a best response for no costs at all; see `cost_fit`.
+The plans must also add up to the sum of the answers in the negotiation. If they do not, clients reveal the
+keys of their masks, and every single answer is compared with the client's commitment.
+
+A commitment is a volume that is rounded to the nearest integer, or down where the nearest does not fit into
+the buffer. It is therefore at most half a sample more than the volume, and less than one sample less.
 """
 
 from collections import Counter
@@ -14,25 +17,19 @@ from types import MappingProxyType
 
 import numpy as np
 
+from dufl.flower.cost_fit import Bounds, fit_costs, is_best_response
 from dufl.flower.masking import UNIT, unmask_answer
-from dufl.flower.messages import AnyArray, Query, are_volumes
-from dufl.game.client import best_response
+from dufl.flower.messages import AnyArray, Query
 from dufl.game.dynamics import Array
-from dufl.game.mean_field import price_of
 from dufl.game.negotiation import Announcement
 from dufl.game.population import Clients
 
-ROUNDING = 0.5  # samples: a commitment is a rounded volume
+ROUNDING = 0.5  # samples: by how much a commitment may be more than the volume
+DOWN = 0.5  # samples: how much farther it may be less, at the capacity of a buffer
 TOLERANCE = 0.5  # samples: the least-squares fit to rounded volumes is not the best fit of their maximum
 ANSWERS = 0.05  # samples: answers are not rounded, and honest ones fit to a thousandth of a sample
-RELATIVE = 1e-5  # of the largest volume, in addition
-GRID = 25  # costs in each direction from which a fit may start
-STARTS = 4
-EXACT = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15}
-
 COARSEST = 0.5  # of the mean volume of a client: the coarsest grid that a client may have of its own
 
-Bounds = tuple[tuple[float, float], tuple[float, float]]
 Grids = Mapping[int, int]
 NO_GRIDS: Grids = MappingProxyType({})
 
@@ -43,80 +40,6 @@ class Asked:
 
     query: Query
     answers: Mapping[int, AnyArray]
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The costs for which volumes are nearest to best responses.
-
-    Attributes:
-        held: the number of samples before the first round.
-        collection_cost: α_k.
-        training_cost: β_k.
-        misfit: the largest difference from the best response, in samples, beyond numerical errors.
-    """
-
-    held: float
-    collection_cost: float
-    training_cost: float
-    misfit: float
-
-
-def fit_costs(
-    announcements: Sequence[Announcement], volumes: Sequence[Array], bounds: Bounds, slack: float = 0.0
-) -> Fit:
-    """Find costs within bounds for which volumes are best responses.
-
-    Args:
-        announcements: one or more.
-        volumes: of one client, for every announcement.
-        bounds: the lowest and the highest α_k, and the lowest and the highest β_k.
-        slack: the misfit at which the search ends.
-    """
-    from scipy.optimize import least_squares
-
-    held = max(float(each[0]) for each in volumes)
-    scale = 1.0 + max(float(each.max()) for each in volumes)
-
-    def differences(logs: Array) -> Array:
-        """In units of `scale`, of shape (volumes, costs)."""
-        collection, training = np.exp(np.atleast_2d(logs.T).T)
-        training = np.maximum(training - bounds[1][0], 0.0)  # no training costs at the lower end
-        pairs = zip(announcements, volumes, strict=True)
-        return np.concatenate(
-            [(_response(a, held, collection, training) - v[:, None]) / scale for a, v in pairs]
-        )
-
-    low, high = np.log(bounds).T
-    grid = np.array(np.meshgrid(*np.linspace(low, high, GRID).T)).reshape(2, -1)
-    nearest = np.argsort((differences(grid) ** 2).sum(axis=0), kind="stable")[:STARTS]
-    best: Fit | None = None
-    for start in grid[:, nearest].T:
-        found = least_squares(lambda logs: differences(logs)[:, 0], start, bounds=(low, high), **EXACT)
-        collection, training = np.exp(found.x)
-        misfit = max(np.abs(found.fun).max() * scale - RELATIVE * scale, 0.0)
-        fit = Fit(held, float(collection), max(float(training) - bounds[1][0], 0.0), float(misfit))
-        best = fit if best is None or fit.misfit < best.misfit else best
-        if best.misfit <= slack:
-            break
-    assert best is not None
-    return best
-
-
-def is_best_response(
-    announcements: Sequence[Announcement], volumes: Sequence[Array], bounds: Bounds, slack: float
-) -> bool:
-    """Whether there are costs within bounds for which all volumes are best responses, within `slack`."""
-    if not all(are_volumes(each) for each in volumes):
-        return False
-    return fit_costs(announcements, volumes, bounds, slack).misfit <= slack
-
-
-def _response(announcement: Announcement, held: float, collection: Array, training: Array) -> Array:
-    offer = announcement.offer
-    price, _ = price_of(offer.payment, announcement.announced_volume, "mean-field")
-    trim = announcement.trim_start
-    return best_response(price, held, collection, training, offer.conservation_rate, trim)[0]
 
 
 def impossible_commitments(
@@ -186,16 +109,23 @@ def fitted_clients(
         np.array([fit.collection_cost for fit in fits]),
         np.array([fit.training_cost for fit in fits]),
         guess.initial_mean_staleness,
+        np.array([fit.capacity for fit in fits]),
+        np.array([fit.collection_price for fit in fits]),
+        np.array([fit.training_price for fit in fits]),
     )
 
 
 def add_up(
     commitments: Mapping[int, Sequence[int]], total: Array, slack: float, grids: Grids = NO_GRIDS
 ) -> bool:
-    """Whether commitments add up to a total, within `slack` samples per client without a grid."""
-    found = np.sum([np.array(volumes, np.float64) for volumes in commitments.values()], axis=0)
+    """Whether commitments add up to a total, within `slack` samples per client without a grid.
+
+    They may be less by `DOWN` more: a client whose buffer is full rounds down.
+    """
+    more = np.sum([np.array(volumes, np.float64) for volumes in commitments.values()], axis=0) - total
     coarser = sum(grids.get(client, 1) - 1 for client in commitments) / 2
-    return bool((np.abs(found - total) <= slack * len(commitments) + coarser).all())
+    allowed = slack * len(commitments) + coarser
+    return bool(((more <= allowed) & (more >= -allowed - DOWN * len(commitments))).all())
 
 
 def false_answers(
@@ -217,9 +147,10 @@ def false_answers(
     announcements = [announcement for query in queries for announcement in query.announcements]
     reasons = {}
     for client, given in answers.items():
-        last = np.abs(given[-1][0] - np.array(commitments[client], np.float64)).max()
-        grid = grids.get(client, 1)
-        if not last <= (ROUNDING + UNIT if grid == 1 else grid):  # a capacity may round down on a grid
+        more = np.array(commitments[client], np.float64) - given[-1][0]
+        last, grid = np.abs(more).max(), grids.get(client, 1)
+        up, down = (ROUNDING, ROUNDING + DOWN) if grid == 1 else (grid, grid)
+        if not (more.max() <= up + UNIT and more.min() >= -down - UNIT):
             reasons[client] = f"its last answer differs from its commitment by {last:g} samples"
         elif not is_best_response(announcements, [row for rows in given for row in rows], bounds, ANSWERS):
             reasons[client] = "its answers are best responses for no costs"

@@ -14,6 +14,7 @@ Clients that stay away have zeros in the certificate.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,14 +148,25 @@ def _gains(gain: Array, turnover: Array) -> Array:
 
 def _empty(answered: Answered) -> Certificate:
     """The certificate if nobody takes part."""
-    columns = np.zeros((6, answered.game.clients.size))
-    return Certificate(answered.competition, *columns, 0.0, columns[0].copy(), columns[0].astype(np.int64))
+    none = np.zeros(answered.game.clients.size)
+    return Certificate(
+        competition=answered.competition,
+        law_residual=none,
+        kkt_residual=none,
+        fixed_gain=none,
+        influence_gain=none,
+        turnover=none,
+        utility=none,
+        equilibrium_residual=0.0,
+        shadow_price=none,
+        full_rounds=none.astype(np.int64),
+    )
 
 
 def _scattered(certificate: Certificate, inside: npt.NDArray[np.intp], size: int) -> Certificate:
     """A certificate of some clients as one of all, with zeros for the others."""
 
-    def spread(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def spread(values: npt.NDArray[Any]) -> Any:
         every = np.zeros(size, values.dtype)
         every[inside] = values
         return every

@@ -156,7 +156,7 @@ def find_equilibrium(
     with one_thread():
         if clients.collection_price.any() or clients.training_price.any():
             offer = payment, conservation_rate
-            if start is None:
+            if start is None or not guess.all():  # unpaid clients that conserve nothing hold nothing
                 steady = total_volume(types, payment, min(conservation_rate, 1 - 1 / num_rounds))
                 first = min(guess[0], steady) if trim_start else guess[0]
                 guess = np.maximum(first * float(conservation_rate) ** np.arange(num_rounds), steady)
@@ -215,7 +215,7 @@ def _newton(
             continue
         if types is not clients:
             total_response(types, price, slope, conservation_rate, sensitivity, trim_start)
-        newton = _newton_step(sensitivity, held, step)
+        newton = newton_step(sensitivity, held, step)
         if newton is None:
             announced, smallest = halfway, np.inf
             continue
@@ -287,7 +287,7 @@ def _direction(sensitivity: Array, held: Array, announced: Array, excess: Array)
     return newton if np.isfinite(newton).all() and newton @ excess > 0 else plain
 
 
-def _newton_step(sensitivity: Array, held: Array, step: Array) -> Array | None:
+def newton_step(sensitivity: Array, held: Array, step: Array) -> Array | None:
     """The change of log φ that makes the responses add up to φ, to first order; None if there is none."""
     try:
         newton = np.linalg.solve(np.eye(held.size) - sensitivity / held[:, None], step)

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dufl.errors import DuflError, InputError
-from dufl.game.client import total_response
-from dufl.game.compression import compress
+from dufl.game.client import NOTHING, total_response
+from dufl.game.client_types import first_types, has_other_costs, refit
 from dufl.game.dynamics import Array
 from dufl.game.leader import Algorithm1Options, no_update_cost_by_term
-from dufl.game.mean_field import SMALLEST, find_equilibrium, price_of
+from dufl.game.mean_field import SMALLEST, SYSTEM, find_equilibrium, newton_step, price_of
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
-from dufl.game.threads import one_thread
 from dufl.game.utility import server_cost
+from dufl.game.voluntary import require_mandatory
 
-TYPES = 4  # of clients in the server's model
 SETTLED = 1e-3  # relative excess cost at which the previous offer is kept
 AROUND = ((0.5, 0.0), (2.0, 0.0), (1.0, -0.2), (1.0, 0.2))  # factors of R and shifts of θ
 
@@ -43,11 +42,16 @@ class Announcement:
     announced_volume: Array
     trim_start: bool = False
 
-    def response(self, clients: Clients) -> Array:
-        """Σ_k D_k(t), where each D_k is the client's best response."""
+    @property
+    def price(self) -> Array:
+        """p(t), what is paid for a sample."""
+        return price_of(self.offer.payment, self.announced_volume, "mean-field")[0]
+
+    def response(self, clients: Clients, sensitivity: Array = NOTHING) -> Array:
+        """Σ_k D_k(t), where each D_k is the client's best response; see `total_response`."""
         price, slope = price_of(self.offer.payment, self.announced_volume, "mean-field")
         rate, trim = self.offer.conservation_rate, self.trim_start
-        return total_response(clients, price, slope, rate, trim_start=trim)
+        return total_response(clients, price, slope, rate, sensitivity, trim)
 
 
 Ask = Callable[[Sequence[Announcement]], Sequence[Array]]
@@ -108,8 +112,9 @@ def negotiate(
     >>> bool(negotiated.residual < 1e-3 and abs(negotiated.server_cost / known.server_cost - 1) < 5e-3)
     True
     """
+    require_mandatory(game, "in a negotiation, where everybody answers")
     _check_payment(game)
-    types, history, offer = _first_types(game.clients), [], None
+    types, history, offer = first_types(game.clients), [], None
     error = np.ones(game.num_rounds)  # ratio of the last answer to the one that the types predict
     for phase in range(1, max_phases + 1):
         view = game.replace(clients=types)
@@ -126,11 +131,17 @@ def negotiate(
             cost = server_cost(after, offer.payment, offer.conservation_rate, answer).total
             idle = no_update_cost_by_term(after).total
             return NegotiatedPlan(best, answer, residual, phase, cost, idle)
-        types, error = fitted, answer / best.response(fitted)
+        types, error = fitted, _ratio(answer, best.response(fitted))
     raise DuflError(
         f"the negotiation did not converge within {max_phases} phases of messages: the planned volumes still "
         f"differ by {100 * residual:.2g} % from the announced ones"
     )
+
+
+def _ratio(answer: Array, predicted: Array) -> Array:
+    """The ratio of two answers; 1 in a round in which one of them is 0."""
+    fine = (answer > 0) & (predicted > 0)
+    return np.divide(answer, predicted, out=np.ones_like(answer), where=fine)
 
 
 def _check_payment(game: Game) -> None:
@@ -138,22 +149,6 @@ def _check_payment(game: Game) -> None:
     if game.trims and game.payment_range[1] < SMALLEST:
         rule = "[low, high] with high > 0 if trim_start is true: unpaid clients begin with nothing"
         raise InputError.of("payment_range", rule, list(game.payment_range))
-
-
-def _first_types(clients: Clients) -> Clients:
-    """The types of the first phase; they differ even if all clients are assumed to be equal."""
-    few = compress(clients, TYPES)
-    if few.size == TYPES:
-        return few
-    spread = np.geomspace(0.5, 2.0, TYPES)
-    mean = few.multiplicity / few.multiplicity.sum()
-    return Clients(
-        clients.initial_total / clients.num_clients,
-        float(mean @ few.collection_cost) * spread,
-        float(mean @ few.training_cost) * spread[::-1],
-        clients.initial_mean_staleness,
-        multiplicity=clients.num_clients / TYPES,
-    )
 
 
 def _choose(
@@ -193,43 +188,42 @@ def _announce(types: Clients, game: Game, offer: Offer, error: Array | None = No
     """An offer with the φ at which the types' answer, corrected by a known error, is φ itself."""
     payment, rate, trim = offer.payment, offer.conservation_rate, game.trims
     volume = find_equilibrium(types, game.num_rounds, payment, rate, trim_start=trim).announced_volume
-    if error is not None and payment > 0:
+    if error is not None and payment > 0 and has_other_costs(types):
+        volume = _corrected(types, Announcement(offer, volume, trim), error)
+    elif error is not None and payment > 0:
         for _ in range(60):  # every pass halves the distance
             volume = np.sqrt(volume * error * Announcement(offer, volume, trim).response(types))
     return Announcement(offer, volume, trim)
 
 
-def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Clients:
-    """The types whose answers are nearest to the given ones, in relative terms.
+def _corrected(types: Clients, start: Announcement, error: Array) -> Array:
+    """The φ at which the types' answer, corrected by a known error, is φ itself.
 
-    Without trimming, Σ_k D_k(0) is in every answer. With it, an answer in round 0 is at most what the clients
-    hold. What they hold is one more unknown, and at least the largest of these answers.
+    Prices per sample make answers so elastic that halfway steps may diverge. Newton's steps are shortened
+    while the distance does not fall. If there are too many rounds for a system, steps are short instead.
     """
-    from scipy.optimize import least_squares
+    volume, rounds = start.announced_volume, start.announced_volume.size
+    has_system = rounds <= SYSTEM
+    best, least, step, length = volume, np.inf, np.zeros(rounds), 1.0
+    for _ in range(60):
+        sensitivity = np.zeros((rounds, rounds)) if has_system else NOTHING
+        held = Announcement(start.offer, volume, start.trim_start).response(types, sensitivity)
+        apart = np.log(np.maximum(error * held, SMALLEST) / volume)
+        distance = float(np.abs(apart).max())
+        if distance < least:
+            best, least, length = volume, distance, 1.0
+            newton = newton_step(sensitivity, held, apart) if has_system and (held > 0).all() else None
+            step = np.clip(0.2 * apart if newton is None else newton, -1.0, 1.0)
+        else:
+            length /= 2
+        if least < 1e-9 or length < 1e-3:
+            break
+        volume = best * np.exp(length * step)
+    return best
 
-    first = history[-1][1][0]
-    trim, size = history[-1][0].trim_start, types.size
-    start = np.log(np.concatenate([types.collection_cost, np.maximum(types.training_cost, 1e-12)]))
-    low, high = start - 5, start + 5
-    if trim:
-        least = float(np.log(max(answer[0] for _, answer in history) / types.initial_total))
-        start = np.append(start, max(least, 0.0))
-        low, high = np.append(low, least - 1e-9), np.append(high, start[-1] + 5)
 
-    def from_logs(logs: Array) -> Clients:
-        held = float(np.exp(logs[2 * size])) if trim else first / types.initial_total
-        return Clients(
-            types.initial_volume * held,
-            np.exp(logs[:size]),
-            np.exp(logs[size : 2 * size]),
-            types.initial_staleness,
-            multiplicity=types.multiplicity,
-        )
-
-    def residuals(logs: Array) -> Array:
-        clients = from_logs(logs)
-        misfits = [announcement.response(clients) / answer - 1 for announcement, answer in history]
-        return np.concatenate([*misfits, 1e-4 * (logs - start)])  # of equally good fits, the nearest
-
-    with one_thread():
-        return from_logs(least_squares(residuals, start, max_nfev=50, bounds=(low, high)).x)
+def _refit(types: Clients, history: Sequence[tuple[Announcement, Array]]) -> Clients:
+    """The types whose answers are nearest to all answers so far."""
+    asked = [(announcement.response, answer) for announcement, answer in history]
+    highest = max(float(announcement.price.max()) for announcement, _ in history)
+    return refit(types, asked, highest, history[-1][0].trim_start)

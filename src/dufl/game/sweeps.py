@@ -26,8 +26,11 @@ least the multiplier that it has there, which is not negative: it is never relea
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from dufl.game.dynamics import Array
+
+Positions = npt.NDArray[np.int64]
 
 LANES = 16  # clients per block: the innermost loops run over them, as vector instructions
 NEGLIGIBLE = 1e-7  # the relative sensitivity below which more distant rounds are neglected
@@ -54,7 +57,7 @@ def respond(
     are not looked at.
     """
     num_clients = columns.shape[1]
-    which, over = np.arange(num_clients), np.empty(num_clients, np.int64)
+    which, over = np.arange(num_clients, dtype=np.int64), np.empty(num_clients, np.int64)
     rest = _respond_blocks(
         price, slope, theta, trim, limited, False, columns, which, num_clients, first, total, held,
         collected, sensitivity, over,
@@ -75,14 +78,14 @@ def _respond_blocks(
     limited: bool,
     capped: bool,
     columns: Array,
-    which: Array,
+    which: Positions,
     count: int,
     first: int,
     total: Array,
     held: Array,
     collected: Array,
     sensitivity: Array,
-    over: Array,
+    over: Positions,
 ) -> int:
     """The best responses of `count` clients, with or without capacity.
 

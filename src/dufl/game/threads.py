@@ -5,7 +5,6 @@ order of sums is fixed. Linear algebra runs on one thread, and long sums use Num
 of long arrays would run on several threads, and its bits would depend on their number.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -13,6 +12,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+from dufl.cores import cores
 
 CHUNK = 8192  # clients
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ def in_order(
     if len(parts) == 1:
         return [task(parts[0])]
     results = []
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(parts), cores())) as pool:
         for result in pool.map(task, parts):
             results.append(result)
             progress(len(results) / len(parts))

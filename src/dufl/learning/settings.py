@@ -1,12 +1,12 @@
 """`Training`: how clients train and how the server aggregates; the section `[training]` of a file."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from dufl.cores import cores
 from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
 from dufl.learning.age_weights import AgeWeighting
@@ -125,7 +125,7 @@ class Training(Inputs):
     @property
     def num_workers(self) -> int:
         """The number of workers: `workers`, or one per core."""
-        return self.workers or os.cpu_count() or 1
+        return self.workers or cores()
 
     @property
     def compiled(self) -> bool:

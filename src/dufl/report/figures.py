@@ -18,17 +18,16 @@ from matplotlib.colors import LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from dufl.errors import InputError
-from dufl.experiment.compare import Cell, slug
-from dufl.experiment.files import replacing, write_text
+from dufl.experiment.compare import slug
+from dufl.experiment.comparison import Cell
+from dufl.experiment.files import replacing
 from dufl.experiment.frontier import frontier_of, paper_offer
-from dufl.experiment.output import COMPARISON, writing
-from dufl.experiment.recorded import plain_time
 from dufl.experiment.train import Run
 from dufl.game.plan import Plan
 from dufl.game.search import Progress
-from dufl.learning.federation import Record
 from dufl.plugins import describe
 from dufl.report.chart_spec import BLUE, GREEN, GREY, ORANGE, RED, Chart, Column, Series, Surface
 from dufl.report.frontier import Measured, frontier_chart
@@ -44,7 +43,6 @@ from dufl.report.plan_charts import (
 from dufl.report.run_charts import (
     Curves,
     cost_so_far_chart,
-    moving_mean,
     score_chart,
     staleness_chart,
     volume_chart,
@@ -56,10 +54,6 @@ Width = Literal["page", "column"]
 PlanFigure = Literal["trajectories", "surface", "utilities", "cost", "frontier"]
 
 COLUMN = 3.3  # inches
-RECORDED_COLUMNS = (  # of comparison.csv; means are over the rounds so far
-    *("mean_accuracy", "rmse", "mean_rmse", "r2", "mean_r2", "shortfall"),
-    *("time_begin", "time_end", "tested", "no_change", "majority"),
-)
 _OFFSETS = ["", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]  # of dates, by the unit of ticks
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "star": "*", "": ""}
@@ -186,22 +180,56 @@ def plot_run(run: Run, width: Width = "page") -> Figure:
 
 
 def plot_comparison(cells: Iterable[Cell], width: Width = "page") -> Figure:
-    """Accuracy over the rounds: one line per cell, the mean of its seeds with their range.
+    """Accuracy over the rounds: one line per cell, the mean of its seeds with its 95 % interval.
 
-    On recorded data, over time, with the mean over the rounds in the legend; for regression, the RMSE.
+    Fewer than six seeds have their range instead. On recorded data, over time, with the mean over the rounds
+    in the legend; for regression, the RMSE. There is one chart per problem.
     """
+    problems: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.runs:
+            problems.setdefault(cell.problem, []).append(cell)
+    charts = [score_chart(_curves(some)) for some in problems.values()]
+    if len(charts) == 1:
+        return figure_of(charts, width)
+    titled = [
+        replace(chart, title=f"{problem}: {chart.title}")
+        for problem, chart in zip(problems, charts, strict=True)
+    ]
+    figure = figure_of(titled, width)
+    with style(width):
+        _legends_outside(figure, width)
+    return figure
+
+
+def _legends_outside(figure: Figure, width: Width) -> None:
+    """Legends that differ, beside their panels; below them in a column."""
+    for axes in figure.axes:
+        if (legend := axes.get_legend()) is None:
+            continue
+        if width == "page":
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+        else:
+            below = axes.transAxes + ScaledTranslation(0, -0.4, figure.dpi_scale_trans)  # in inches
+            axes.legend(loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0)
+            figure.set_figheight(figure.get_figheight() + 0.16 * len(legend.get_texts()) + 0.1)
+
+
+def _curves(cells: Iterable[Cell]) -> list[Curves]:
+    """One line per cell, with its score in the legend."""
     curves = []
     for cell in cells:
         measure = measure_of(cell.runs)
         if measure is None:
             score = f"{100 * np.mean([run.accuracy for run in cell.runs]):.1f} %"
         else:
-            score = measure.text(cell.summary()[measure.mean], 1)
+            score = measure.text(float(np.mean([run.summary()[measure.mean] for run in cell.runs])), 1)
         usual = f"{slug(cell.algorithm)}-{slug(cell.policy)}"
-        label = f"{cell.algorithm}, {cell.policy}" if cell.name == usual else cell.name
-        name = f"{label}: {score}"
-        curves.append(Curves(name, cell.policy, cell.runs, cell.algorithm))
-    return figure_of([score_chart(curves)], width)
+        label = f"{cell.algorithm}, {cell.policy}" if cell.method == usual else cell.method
+        curves.append(
+            Curves(f"{label}: {score}", cell.policy, cell.runs, f"{cell.algorithm}, {cell.discard}")
+        )
+    return curves
 
 
 def write_plan_figures(
@@ -228,48 +256,6 @@ def write_run_figure(run: Run) -> list[Path]:
     return save(plot_run(run), run.folder, "training")
 
 
-def write_comparison(cells: Sequence[Cell], folder: Path) -> list[Path]:
-    """Write comparison.csv, .png, .svg and .pdf."""
-    with writing(folder, COMPARISON) as staging:
-        write_text(staging / "comparison.csv", comparison_csv(cells))
-        written = [Path("comparison.csv"), *save(plot_comparison(cells), staging, "comparison")]
-    return [folder / path.name for path in written]
-
-
-def comparison_csv(cells: Sequence[Cell]) -> str:
-    """One line per run and round.
-
-    Recorded data has the columns `RECORDED_COLUMNS` too. A cell is empty where a value is unknown.
-    """
-    fields = ("accuracy", "loss", "total_volume", "mean_age", "payment", "server_cost")
-    more = RECORDED_COLUMNS if any(cell.recorded for cell in cells) else ()
-    lines = [",".join(("algorithm", "policy", "seed", "round", *fields, *more))]
-    for cell in cells:
-        for seed, run in zip(cell.seeds, cell.runs, strict=True):
-            extra = _over_time(run.records) if more else [()] * len(run.records)
-            for record, added in zip(run.records, extra, strict=True):
-                numbers = [repr(getattr(record, name)) for name in fields]
-                if more:
-                    numbers = ["" if text == "nan" else text for text in (*numbers, *map(str, added))]
-                lines.append(",".join((cell.algorithm, cell.policy, str(seed), str(record.round), *numbers)))
-    return "\n".join(lines) + "\n"
-
-
-def _over_time(records: Sequence[Record]) -> Iterator[tuple[float | str, ...]]:
-    """The values of `RECORDED_COLUMNS`, round by round."""
-    accuracy = [record.accuracy for record in records]
-    rmse, r2 = ([record.metrics.get(name, np.nan) for record in records] for name in ("rmse", "r2"))
-    means = [moving_mean(np.array(values), len(records)).tolist() for values in (accuracy, rmse, r2)]
-    for t, record in enumerate(records):
-        scores = (means[0][t], rmse[t], means[1][t], r2[t], means[2][t], record.shortfall)
-        period = record.period
-        if period is None:
-            yield (*scores, *[""] * 5)
-        else:
-            times = (plain_time(period, edge) for edge in ("begin", "end"))
-            yield (*scores, *times, period.samples, period.no_change, period.majority)
-
-
 def write_sweep_figure(keys: list[str], rows: list[dict[str, Any]], folder: Path) -> list[Path]:
     """Write sweep.png, .svg and .pdf: R, θ and U over the values, of both leaders."""
     return save(figure_of(sweep_charts(keys, rows), ncols=3), folder, "sweep")
@@ -280,7 +266,9 @@ def figure_of(charts: Sequence[Chart], width: Width = "page", ncols: int = 1, ti
     columns = ncols if width == "page" else 1
     rows = -(-len(charts) // columns)
     inches = COLUMN if width == "column" else {1: 7.0, 2: 9.0, 3: 10.5}[columns]
-    tall = {1: 3.9, 2: 2.7, 3: 3.2}[columns] if width == "page" else 2.7 if len(charts) == 1 else 1.8
+    tall = {1: 3.9 if rows == 1 else 2.9, 2: 2.7, 3: 3.2}[columns]
+    if width == "column":
+        tall = 2.7 if len(charts) == 1 else 1.8
     with style(width):
         figure, grid = new_figure(inches, tall * rows, nrows=rows, ncols=columns, squeeze=False)
         for axes, chart in zip(grid.flat, charts, strict=True):

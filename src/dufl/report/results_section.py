@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dufl.data.arrival import Arrival
+from dufl.experiment.findings import statistics_of
+from dufl.experiment.statistics import LEAST
 from dufl.experiment.stored import Group, Stored
 from dufl.experiment.train import short_name
 from dufl.formatting import count, money, number, percent
@@ -24,6 +26,8 @@ from dufl.report.recorded_results import (
 )
 from dufl.report.run_charts import classes_chart, cost_so_far_chart, data_charts, score_charts, used_chart
 from dufl.report.setup_section import name_of
+from dufl.report.statistics_table import HEADS, explanations, score_head
+from dufl.report.statistics_table import cells as statistics_cells
 
 ROWS = 100  # of the table of updates left out at most
 SILENT = "no answer"
@@ -93,7 +97,7 @@ def facts(groups: Sequence[Group], plannings: Sequence[Planning]) -> Facts:
 def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section:
     """A table of the groups, and their training curves."""
     several = any(len(one.runs) > 1 for one in groups)
-    shades = "Lines are means over the seeds; shaded areas are the range from minimum to maximum."
+    shades = f"Lines are means over the seeds; shaded areas are {_shades(groups)}."
     hint = "Drag across a chart to zoom in, double-click to zoom out; click on the legend to hide a line."
     notes = [Paragraph(shades, "note")] * several + [Paragraph(hint, "note hint")]
     blocks: list[Block] = []
@@ -102,9 +106,34 @@ def results_section(groups: Sequence[Group], arrival: Arrival | None) -> Section
         charts = [*score_charts(lines, arrival), cost_so_far_chart(lines)]
         table = recorded_table(part) if part.measure else summary_table(part.groups)
         free = [Paragraph(free_text(part))] if part.measure else []
-        blocks += [*part.heading, table, *free, *notes, Charts(part.named(charts))]
+        compared = statistics_blocks(part.groups)
+        blocks += [*part.heading, table, *free, *compared, *notes, Charts(part.named(charts))]
         notes = []
     return Section("Results", "Results", blocks)
+
+
+def statistics_blocks(groups: Sequence[Group]) -> list[Block]:
+    """Intervals over the seeds and tests against a baseline; nothing if nothing was tested."""
+    results = statistics_of([one.scored for one in groups if one.finished])
+    if not results.tests:
+        return []
+    heads = ["runs", "seeds", score_head(results.rows), *HEADS]
+    rows: list[list[Cell]] = []
+    for row in results.rows:
+        mean, *others = statistics_cells(row)
+        sortable: Cell = mean if row.mean is None else (mean, row.mean)
+        rows.append([row.name, (f"{len(row.seeds)}", len(row.seeds)), sortable, *others])
+    told = ". ".join(text[:1].upper() + text[1:] for text in explanations(results))
+    return [Table(f"Statistics over the seeds. {told}", heads, rows)]
+
+
+def _shades(groups: Sequence[Group]) -> str:
+    """What is around the lines: it depends on the number of seeds."""
+    seeds = [len(one.runs) for one in groups if len(one.runs) > 1]
+    band, spread = "95 % intervals of the mean", "the range from minimum to maximum"
+    if all(number < LEAST for number in seeds):
+        return spread
+    return band if all(number >= LEAST for number in seeds) else f"{band}, or {spread} of few seeds"
 
 
 def summary_table(groups: Sequence[Group]) -> Table:

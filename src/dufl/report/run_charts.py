@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dufl.data.arrival import Arrival
 from dufl.data.client_data import Period
 from dufl.experiment.recorded import as_dates, collected, is_dated, periods_of, plain_time
+from dufl.experiment.statistics import LEAST, mean_band
 from dufl.experiment.train import Run
 from dufl.game.dynamics import Array, collection
 from dufl.game.plan import Plan
@@ -30,7 +31,7 @@ ARRIVALS = 12  # arrivals of classes that are marked at most
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Runs drawn as one line: the mean of their seeds, with their range around it.
+    """Runs drawn as one line: the mean of their seeds, with its 95 % interval or their range around it.
 
     Attributes:
         name: its text in the legend.
@@ -235,7 +236,10 @@ def _collection_chart(
 
 
 def _over_rounds(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: str, suffix: str = "") -> Chart:
-    """The chart with one line per group: the mean of its seeds, and their range around it."""
+    """The chart with one line per group: the mean of its seeds, and its 95 % interval around it.
+
+    Fewer seeds than an interval needs have their range around it.
+    """
     curves = [curve(group) for group in groups]
     most = max(values.shape[1] for values in curves)
     rounds = np.arange(0, most, -(-most * len(groups) // POINTS))
@@ -247,7 +251,10 @@ def _over_rounds(chart: Chart, groups: Sequence[Curves], curve: Curve, hover: st
         name, shown = _name(group, suffix), _at_rounds(values, rounds)
         mean = data[name] = shown.mean(axis=0)
         low = high = None
-        if len(shown) > 1:
+        if len(shown) >= LEAST:
+            low, high = mean_band(shown)
+            data |= {f"{name}, 95 % low": low, f"{name}, 95 % high": high}
+        elif len(shown) > 1:
             low, high = shown.min(axis=0), shown.max(axis=0)
             data |= {f"{name}, min": low, f"{name}, max": high}
         series.append(Series(name, positions, mean, color, low=low, high=high, dash=dash, hover=hover))

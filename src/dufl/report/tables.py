@@ -11,10 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dufl.experiment.compare import Cell
+from dufl.experiment.comparison import Cell
 from dufl.experiment.train import Run
 from dufl.formatting import count, duration, money, number, percent
-from dufl.learning.federation import Record
 from dufl.report.measure import ACCURACY, RMSE, UNKNOWN, Measure, measure_of, recorded_rows
 from dufl.report.plan_charts import rows_by_values, value_text
 from dufl.report.plan_table import Rows, chart, html_table, term_rows
@@ -111,17 +110,18 @@ def _known(value: float, form: str) -> str:
     return UNKNOWN if math.isnan(value) else f"{value:{form}}".replace("-", "−")
 
 
-def comparison_table(cells: list[Cell], rounds: int) -> Table:
-    """A comparison for the terminal, finished or running; it fits a narrow terminal.
+def comparison_table(cells: Sequence[Cell]) -> Table:
+    """The cells of a comparison on one problem for the terminal; it fits a narrow terminal.
 
     With several seeds, ± std is the standard deviation of the accuracy over them, in percentage points. On
     recorded data the accuracy is the mean over the rounds, and two lines show what needs no model.
     """
     several = len(cells[0].seeds) > 1
-    measure = _measure_of_cells(cells)
+    measure = measure_of([run for cell in cells for run in cell.runs])
+    discards = len({cell.discard for cell in cells}) > 1
     table = Table(box=None, padding=(0, 1))
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
+    for name in ("algorithm", "policy", *["discard"] * discards):
+        table.add_column(name, no_wrap=True)
     scores = ["accuracy %", *["± std"] * several, "loss"]
     if measure is not None:
         squared = ["R²"] if measure is RMSE else []
@@ -129,10 +129,15 @@ def comparison_table(cells: list[Cell], rounds: int) -> Table:
     for name in (*scores, "mean age", "payment", "cost", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
-        shown = _recorded_cell(cell, rounds, several, measure) if measure else _cell(cell, rounds, several)
-        table.add_row(cell.algorithm, cell.label, *shown)
+        names = (cell.algorithm, cell.label, *[cell.discard] * discards)
+        if not cell.finished:
+            table.add_row(*names, *[""] * (len(scores) + 3), f"{len(cell.runs)} of {len(cell.seeds)} runs")
+            continue
+        summary = cell.summary()
+        shown = _recorded_cell(summary, several, measure) if measure else _cell(summary, several)
+        table.add_row(*names, *shown, *_costs(summary))
     for label, value in _free_lines(cells, measure):
-        table.add_row("no model", label, value)
+        table.add_row("no model", label, *[""] * discards, value)
     return table
 
 
@@ -140,18 +145,7 @@ def _head(measure: Measure) -> str:
     return "accuracy %" if measure is ACCURACY else measure.name
 
 
-def _measure_of_cells(cells: list[Cell]) -> Measure | None:
-    """The measure of a comparison; None unless all rounds so far are on recorded data of one task."""
-    started = [cell for cell in cells if cell.runs or cell.record is not None]
-    if not started or not all(cell.recorded for cell in started):
-        return None
-    runs = [run for cell in started for run in cell.runs]
-    if runs:
-        return measure_of(runs)
-    return RMSE if any("rmse" in cell.record.metrics for cell in started if cell.record) else ACCURACY
-
-
-def _free_lines(cells: list[Cell], measure: Measure | None) -> Rows:
+def _free_lines(cells: Sequence[Cell], measure: Measure | None) -> Rows:
     """What needs no model, if it is the same for all finished cells."""
     summaries = [cell.summary() for cell in cells if cell.finished]
     if measure is None or not summaries:
@@ -163,48 +157,21 @@ def _free_lines(cells: list[Cell], measure: Measure | None) -> Rows:
     return lines
 
 
-def _recorded_cell(cell: Cell, rounds: int, several: bool, measure: Measure) -> list[str]:
-    is_regression = measure is RMSE
-    if cell.finished:
-        summary = cell.summary()
-        return [
-            measure.cell(summary[measure.mean]),
-            *([measure.cell(summary[measure.std])] if several else []),
-            measure.cell(summary[measure.final]),
-            *([_known(summary["mean_r2"], ".3f")] if is_regression else []),
-            f"{summary['shortfall']:,.0f}",
-            *_costs(summary),
-        ]
-    if cell.record is None:
-        return ["", *[""] * several, "", *[""] * is_regression, "", "", "", "", "waiting"]
-    record = cell.record
+def _recorded_cell(summary: dict[str, Any], several: bool, measure: Measure) -> list[str]:
     return [
-        "",
-        *[""] * several,
-        measure.cell(measure.of(record)),
-        *([_known(record.metrics.get("r2", math.nan), ".3f")] if is_regression else []),
-        "",
-        *_so_far(cell, record, rounds, several),
+        measure.cell(summary[measure.mean]),
+        *([measure.cell(summary[measure.std])] if several else []),
+        measure.cell(summary[measure.final]),
+        *([_known(summary["mean_r2"], ".3f")] if measure is RMSE else []),
+        f"{summary['shortfall']:,.0f}",
     ]
 
 
-def _cell(cell: Cell, rounds: int, several: bool) -> list[str]:
-    if cell.finished:
-        summary = cell.summary()
-        return [
-            f"{100 * summary['final_accuracy']:.2f}",
-            *([f"{100 * summary['accuracy_std']:.2f}"] if several else []),
-            f"{summary['final_loss']:.3f}",
-            *_costs(summary),
-        ]
-    if cell.record is None:
-        return ["", *[""] * several, "", "", "", "", "waiting"]
-    record = cell.record
+def _cell(summary: dict[str, Any], several: bool) -> list[str]:
     return [
-        f"{100 * record.accuracy:.2f}",
-        *[""] * several,
-        f"{record.loss:.3f}",
-        *_so_far(cell, record, rounds, several),
+        f"{100 * summary['final_accuracy']:.2f}",
+        *([f"{100 * summary['accuracy_std']:.2f}"] if several else []),
+        f"{summary['final_loss']:.3f}",
     ]
 
 
@@ -215,11 +182,6 @@ def _costs(summary: dict[str, Any]) -> list[str]:
         f"{summary['server_cost']:.3g}",
         duration(summary["seconds"]),
     ]
-
-
-def _so_far(cell: Cell, record: Record, rounds: int, several: bool) -> list[str]:
-    seed = f" seed {cell.seeds[len(cell.runs)]}" if several else ""
-    return [f"{record.mean_age:.1f}", "", f"{record.server_cost:.3g}", f"{record.round + 1}/{rounds}{seed}"]
 
 
 def sweep_table(keys: list[str], rows: list[SweepRow]) -> Table:

@@ -9,8 +9,8 @@ import numpy as np
 
 from dufl.data.datasets import Listing, listing
 from dufl.errors import InputError
-from dufl.experiment.compare import standard_deviation
 from dufl.experiment.config import Changes, Experiment
+from dufl.experiment.statistics import standard_deviation
 from dufl.experiment.train import Run
 from dufl.inputs import unknown_key
 from dufl.reproduce.item import NO_CHANGES, Advance, Finding, Item, Scale, write_rows

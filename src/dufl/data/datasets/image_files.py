@@ -8,7 +8,6 @@ CIFAR is read from its binary version, which is nothing but bytes. A `.mat` file
 arrays: it is opened only after its published checksum has been verified.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dufl.cores import cores
 from dufl.data.datasets.location import Found, Piece
 from dufl.data.datasets.untrusted_files import contents, read_arrays, refusing, verify
 from dufl.data.samples import Samples
@@ -67,7 +67,7 @@ def verify_dataset(found: Found) -> None:
 
 def _run(jobs: list[Callable[[], None]]) -> None:
     """Run all jobs in threads: decompressing and hashing release the interpreter lock."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(4, cores())) as pool:
         for future in [pool.submit(job) for job in jobs]:
             future.result()
 

@@ -11,7 +11,6 @@ from dufl.data.integer_plan import IntegerPlan, integer_plan
 from dufl.errors import InputError
 from dufl.game.parameters import Game
 from dufl.game.plan import Plan, equilibrium
-from dufl.learning.policies.policy import within
 
 
 class Planned:
@@ -58,8 +57,9 @@ class Planned:
                 raise InputError.of("policy", f"a plan whose {name} is {wanted}, as the game's", planned)
 
     def _integer_plan(self, client: int) -> IntegerPlan:
-        volume = within(self.plan.volume[:, client], self.plan.game, client)
-        return integer_plan(volume, self.plan.conservation_rate, self._seed, client, self.first_round)
+        volume, rate = self.plan.volume[:, client], self.plan.conservation_rate
+        capacity = float(self.plan.game.clients.capacity[client])
+        return integer_plan(volume, rate, self._seed, client, self.first_round, capacity)
 
 
 def no_update(game: Game) -> Plan:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-import numpy as np
-
 from dufl.data.integer_plan import IntegerPlan, integer_plan
 from dufl.game.dynamics import Array
 from dufl.game.parameters import Game
@@ -76,10 +74,5 @@ class Trajectories:
         return float(self._staleness[round])
 
     def _integer_plan(self, client: int) -> IntegerPlan:
-        volume = within(self._volume()[:, client], self._game, client)
-        return integer_plan(volume, self._rate, self._seed, client)
-
-
-def within(volume: Array, game: Game, client: int) -> Array:
-    """Volumes that round to at most the capacity of a client."""
-    return np.asarray(np.minimum(volume, np.floor(game.clients.capacity[client])))
+        capacity = float(self._game.clients.capacity[client])
+        return integer_plan(self._volume()[:, client], self._rate, self._seed, client, capacity=capacity)
