@@ -1,7 +1,6 @@
 """Full buffers and clients that stay away, on the charts of a plan; charts without them stay as they are."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +9,7 @@ from dufl.experiment.limits import has_capacities, limit_columns
 from dufl.formatting import count
 from dufl.game.certificate import FULL
 from dufl.game.plan import Plan
-from dufl.report.chart_spec import ORANGE, RED, Chart, Series
+from dufl.report.chart_spec import ORANGE, RED, Chart, Column, Series
 
 Integers = npt.NDArray[np.intp]
 
@@ -55,10 +54,10 @@ def with_limits(plan: Plan, chart: Chart, clients: Integers) -> Chart:
         clients: in the order of the chart.
     """
     limits, series = limit_columns(plan), list(chart.series)
-    names = [name for name in ("full_rounds", "shadow_price") if name in limits]
-    data: dict[str, Any] = {name: limits[name][clients] for name in names}
-    if chart.x.names and data and (full := np.flatnonzero(data["full_rounds"])).size:
-        x, y = ([column[int(i)] for i in full] for column in (series[0].x, series[0].y))
+    shown = ("full_rounds", "shadow_price")
+    data: dict[str, Column] = {name: limits[name][clients] for name in shown if name in limits}
+    if chart.x.names and data and (full := np.flatnonzero(data["full_rounds"]).tolist()):
+        x, y = ([column[i] for i in full] for column in (series[0].x, series[0].y))
         series.append(Series("full buffer in some round", x, y, RED, "points", marker="diamond"))
     verb = "stays" if plan.staying_away == 1 else "stay"
     note = f"{count(plan.staying_away, 'client')} {verb} away." if plan.staying_away else ""
