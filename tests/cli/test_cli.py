@@ -160,7 +160,7 @@ def test_exact_competition(dufl_command: Any) -> None:
         (["--set", "game.sigma=1"], "unknown key 'sigma' in [game]"),
         (
             ["--set", "capacity=500"],
-            "capacity must be large enough for the plan, got 500 for client 0, which would hold 1,000",
+            "initial_volume must be <= capacity = 500 of client 0, got 1000.0",
         ),
         (["nowhere.toml"], "nowhere.toml must be a readable TOML file"),
         (["--set", "count=1", "--set", "competition=nash"], "must be 'mean-field' with a single client"),
@@ -179,23 +179,28 @@ def test_bad_input_ends_with_2_and_writes_nothing(
     assert not folder.exists()
 
 
-def test_capacity_names_client_and_round(dufl_command: Any) -> None:
+def test_a_client_with_a_small_buffer_fills_it(dufl_command: Any) -> None:
     capacity = "clients.capacity=[1500,1500,120,1500]"
     volumes = "clients.initial_volume=[1000,1000,10,1000]"
-    code, _, err = dufl_command("plan", "--set", "clients.count=4", "--set", capacity, "--set", volumes)
-    assert code == 2
-    assert "got 120 for client 2, which would hold " in err
-    assert "in round " in err
-
-
-def test_a_plan_that_fits_is_not_refused_because_algorithm_1_does_not(dufl_command: Any) -> None:
-    tight = ("--set", "initial_volume=100", "--set", "capacity=300", "--set", "num_rounds=20")
-    code, out, _ = dufl_command("plan", *tight, "--json")
+    told = ("--set", "clients.count=4", "--set", capacity, "--set", volumes, "--json")
+    code, out, _ = dufl_command("plan", *told)
+    facts = json.loads(out)
     assert code == 0
-    assert "algorithm1_cost" not in json.loads(out)
+    assert [rounds > 0 for rounds in facts["full_rounds"]] == [False, False, True, False]
+    assert [price > 0 for price in facts["shadow_price"]] == [False, False, True, False]
+    assert facts["full_clients"] == 1
+
+
+def test_algorithm_1_keeps_to_capacities_too(dufl_command: Any) -> None:
+    tight = ("--set", "initial_volume=100", "--set", "capacity=120", "--set", "num_rounds=20")
+    code, out, _ = dufl_command("plan", *tight, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["full_clients"] > 0
+    assert facts["algorithm1_cost"] >= facts["server_cost"]
     code, out, _ = dufl_command("sweep", "time_sensitivity=0.75,0.8", *tight)
     assert code == 0
-    assert "–" in out
+    assert "–" not in out
 
 
 def test_out_that_cannot_be_a_directory(dufl_command: Any, tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_a_stored_plan_is_not_solved_again(run: Path, monkeypatch: pytest.Monkey
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("solved again")
 
-    monkeypatch.setattr("dufl.game.plan.find_equilibrium", refuse)
+    monkeypatch.setattr("dufl.game.plan.respond", refuse)
     plan = read_solution(stored)
     assert (plan.payment, plan.conservation_rate) == (solved.payment, solved.conservation_rate)
     assert (plan.method, plan.competition) == (solved.method, solved.competition)

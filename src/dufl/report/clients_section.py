@@ -87,10 +87,10 @@ def earnings(plan: Plan, runs: Sequence[Run]) -> Earnings:
     planned = _earned(plan, some, payment, volume, plan.total_volume[:rounds])
     measured = np.mean([_measured(plan, some, which, run, rounds) for run in runs], axis=0)
     order = np.argsort(-planned[1], kind="stable")
-    paid, utility, measured_paid, measured_utility = np.stack([*planned, *measured])[:, order]
+    paid, earned, measured_payment, measured_utility = (v[order] for v in (*planned, *measured))
     limits = {name: column[which[order]] for name, column in limit_columns(plan).items()}
-    earned = paid, utility, measured_paid, measured_utility
-    return Earnings(which[order], clients.size, *earned, limits)
+    values = paid, earned, measured_payment, measured_utility
+    return Earnings(which[order], clients.size, *values, limits)
 
 
 def _measured(
