@@ -1,8 +1,8 @@
 """The table and the diagram of docs/policies.md: all policies at equal payment, on six datasets.
 
-Run it as `python docs/policies_table.py`; `$DUFL_DATA` is the folder of the datasets. It calibrates every task
-(`dufl calibrate`), compares all policies with seeds that no pilot has (`dufl compare --equal-payment`), and
-writes the table and the diagram. Runs are kept in runs/policies, and are not trained again. All of it takes
+Run it as `python docs/policies_table.py`; `$DUFL_DATA` is the folder of the datasets. It calibrates every
+task (`dufl calibrate`), compares all policies with seeds that no pilot has (`dufl compare --equal-payment`),
+and writes the table and the diagram. Runs are kept in runs/policies, and are not trained again. All of it takes
 about half an hour on two cores.
 """
 
@@ -62,7 +62,7 @@ def train() -> None:
 
 
 def table() -> str:
-    """Mean accuracies in percent; the best of a task is bold, and a star marks intervals below that of `dufl`."""
+    """Mean accuracies in percent; the best is bold, and a star marks what is certainly worse than `dufl`."""
     with (OUT / "comparison" / "statistics.csv").open(encoding="utf-8") as stream:
         rows = {
             (row["problem"], row["method"].removeprefix("fedavg-")): row for row in csv.DictReader(stream)
