@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from dufl.data.integer_plan import integer_plan
 from dufl.errors import InputError
 from dufl.experiment.train import train
+from dufl.flower import messages
 from dufl.flower.cost_fit import Bounds, fit_costs, is_best_response
 from dufl.flower.deal import mean_clients
+from dufl.flower.in_process import Answer
 from dufl.flower.verification import (
     add_up,
     false_answers,
@@ -177,6 +180,28 @@ def test_a_run_with_limited_clients(tmp_path: Path, negotiate: bool) -> None:
         assert [r.volumes for r in alone.records] == [
             [claim.volume for claim in sorted(each.claims, key=lambda c: c.client)] for each in run.rounds
         ]
+
+
+def test_a_cheat_among_limited_clients_and_a_deal_from_open_commitments(tmp_path: Path) -> None:
+    """Without the cheat too few are left for a masked sum. Honest clients pass every check on the way."""
+
+    def doubling(client: int, message: Message, answer: Answer) -> Message | None:
+        reply = answer()
+        if client == 1 and message.metadata.message_type == messages.COMMIT:
+            record: Any = reply.content[messages.RECORD]
+            record["volumes"] = [2 * volume for volume in record["volumes"]]
+        return reply
+
+    run = Run(tmp_path, *LIMITED, negotiate=True, min_others=4, meddle=doubling)
+    run.start()
+    deal, capacity = run.strategy.deal, run.config.game.clients.capacity
+    assert deal is not None
+    assert set(deal.left_out) == {1}
+    assert set(deal.commitments) == {0, 2, 3, 4}
+    assert all(max(volumes) <= capacity[client] for client, volumes in deal.commitments.items())
+    total = np.sum(list(deal.commitments.values()), axis=0)
+    assert np.abs(total - deal.announcement.announced_volume).max() <= 4 * 1.5
+    assert len(run.rounds) == run.config.game.num_rounds
 
 
 def test_clients_cannot_stay_away(tmp_path: Path) -> None:
