@@ -2,7 +2,7 @@
 
 Run it as `python docs/policies_table.py`; `$DUFL_DATA` is the folder of the datasets. It calibrates every
 task (`dufl calibrate`), compares all policies with seeds that no pilot has (`dufl compare --equal-payment`),
-and writes the table and the diagram. Runs are kept in runs/policies, and are not trained again. All of it takes
+and writes the table and the diagram. Runs are kept in runs/policies, and are not trained again. It takes
 about half an hour on two cores.
 """
 
