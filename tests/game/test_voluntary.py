@@ -8,6 +8,7 @@ import pytest
 
 from dufl import Clients, Game, InputError, equilibrium, solve
 from dufl.game import client, voluntary
+from dufl.game.loss import PowerLaw
 from dufl.game.mean_field import TOLERANCE
 from dufl.game.parameters import Competition
 from dufl.game.population import Uniform
@@ -163,3 +164,43 @@ def test_algorithm_1_has_no_choice_for_clients() -> None:
     with pytest.raises(InputError) as caught:
         solve(Game(participation="voluntary"), method="algorithm1")
     assert caught.value.field == "participation"
+
+
+LAW = PowerLaw(
+    floor=0.1,
+    volume_weight=0.3,
+    volume_exponent=0.5,
+    staleness_weight=0.02,
+    staleness_exponent=1.0,
+    unit="error",
+    noise=0.001,
+)
+
+
+@pytest.mark.parametrize("goal", [{"budget": 600.0}, {"accuracy": 0.8}, {"point_worth": 20.0}])
+@pytest.mark.parametrize("trim_start", [None, False])
+def test_plans_for_goals_know_who_takes_part(goal: dict[str, float], trim_start: bool | None) -> None:
+    """The plan is certified with its set, and its prediction counts who is left."""
+    clients = Clients.draw(6, 2, initial_volume=200.0, reservation=Uniform(low=0, high=60))
+    game = Game(
+        clients=clients,
+        num_rounds=20,
+        participation="voluntary",
+        trim_start=trim_start,
+        loss=LAW,
+        payment_range=(0.0, 200.0),
+    )
+    plan = solve(game, **goal)  # type: ignore[arg-type]
+    assert plan.certificate.holds()
+    assert plan.takes_part is not None
+    assert plan.takes_part.any()
+    inside = plan.game.clients.take(np.flatnonzero(plan.takes_part))
+    alone = plan.game.replace(clients=inside, participation="mandatory")
+    same = equilibrium(alone, payment=plan.payment, conservation_rate=plan.conservation_rate)
+    assert plan.prediction is not None
+    assert same.prediction is not None
+    assert plan.prediction.value == pytest.approx(same.prediction.value, rel=1e-6)
+    if "budget" in goal:
+        assert plan.total_payment <= 600.0 * (1 + 1e-9)
+    if "accuracy" in goal:
+        assert plan.prediction.missing(0.8) == 0.0
