@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 HERE = Path(__file__).parent
 OUT = Path("runs") / "policies"
 DATA = os.environ.get("DUFL_DATA", str(HERE.parents[1] / "shared" / "data"))
@@ -93,7 +95,9 @@ def main() -> None:
     text = page.read_text(encoding="utf-8")
     between = re.compile(r"(<!-- begin policies -->\n).*?(<!-- end policies -->)", re.DOTALL)
     page.write_text(between.sub(lambda m: m[1] + table() + "\n" + m[2], text), encoding="utf-8")
-    shutil.copy(OUT / "comparison" / "ranks.png", HERE / "assets" / "policies.png")
+    with Image.open(OUT / "comparison" / "ranks.png") as diagram:
+        small = diagram.convert("RGB").quantize(32)  # a few colors: a quarter of the size
+    small.save(HERE / "assets" / "policies.png", optimize=True)
 
 
 if __name__ == "__main__":
