@@ -57,7 +57,7 @@ def test_the_same_as_dufl_train(tmp_path: Path, change: tuple[str, ...]) -> None
         [r.planned_staleness for r in alone.records]
     )
     assert (records[0].total_volume < 15 * 200) == (change == TRIMMED)
-    capacity = alone.plan.game.clients.capacity
+    capacity = alone.config.game.clients.capacity
     full = [np.floor(capacity) == record.volumes for record in records]
     assert np.any(full) == (change == LIMITED)  # capacities matter
     assert all((np.array(record.volumes) <= capacity).all() for record in records)
