@@ -361,7 +361,9 @@ def test_no_policy_over_many_rounds_beats_the_bound(competition: Competition) ->
         assert earned <= rounds * plan.utility[k] + 1e-9 * rounds + worth * start
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
+)
 def test_no_offer_of_a_dense_grid_is_better(seed: int) -> None:
     game, competition = wild(seed)
     plan = solve_endless(game, competition=competition)
@@ -462,7 +464,7 @@ def test_a_type_stands_for_its_clients(competition: Competition) -> None:
         np.testing.assert_allclose(np.repeat(found.volume, [1, 2, 3, 4]), expected.volume, rtol=1e-12)
 
 
-@both
+@pytest.mark.parametrize("competition", ["mean-field", pytest.param("nash", marks=pytest.mark.slow)])
 def test_a_million_clients(competition: Competition, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search sees types; all clients are summed over for the result alone."""
     seen: list[int] = []

@@ -38,20 +38,25 @@ def small_game(seed: int) -> tuple[Game, float, float]:
     return game, 10 ** generator.uniform(0, 3), float(generator.choice([0, 1, generator.random()]))
 
 
-def is_stable(search: Search, inside: Mask) -> bool:
-    """The definition: nobody inside loses, and nobody outside gains at the equilibrium with it."""
-    least = 2 if search.competition == "nash" else 1
-    if 0 < inside.sum() < least:
-        return False
-    found = search.equilibrium(inside)
-    if (search.margins(found, inside).margin[inside] < 0).any():
-        return False
-    for k in np.flatnonzero(~inside):
+def stable_sets(search: Search) -> list[tuple[bool, ...]]:
+    """All stable sets, by the definition: nobody inside loses, and nobody outside gains if it enters."""
+    least = 2 if search.competition == "nash" else 1  # a smaller game does not exist
+    subsets = [np.array(one) for one in itertools.product([False, True], repeat=search.game.clients.size)]
+    games = [one for one in subsets if one.sum() >= least]
+    margins = {tuple(one): search.margins(search.equilibrium(one), one).margin for one in games}
+
+    def enters(inside: Mask, k: int) -> bool:
         more = inside.copy()
         more[k] = True
-        if more.sum() >= least and search.margins(search.equilibrium(more), more).margin[k] > 0:
-            return False
-    return True
+        return tuple(more) in margins and bool(margins[tuple(more)][k] > 0)
+
+    return [
+        tuple(inside.tolist())
+        for inside in subsets
+        if not inside.any() or tuple(inside) in margins
+        if not (inside.any() and (margins[tuple(inside)][inside] < 0).any())
+        if not any(enters(inside, int(k)) for k in np.flatnonzero(~inside))
+    ]
 
 
 @pytest.mark.parametrize("competition", ["mean-field", "nash"])
@@ -59,9 +64,7 @@ def test_the_set_is_stable_among_all_subsets(competition: Competition) -> None:
     several = partly = 0
     for seed in range(200):
         game, payment, rate = small_game(seed)
-        search = Search(game, payment, rate, competition, TOLERANCE)
-        subsets = itertools.product([False, True], repeat=game.clients.size)
-        stable = [subset for subset in subsets if is_stable(search, np.array(subset))]
+        stable = stable_sets(Search(game, payment, rate, competition, TOLERANCE))
         ours = respond(game, payment, rate, competition).takes_part
         assert ours is not None
         assert tuple(ours.tolist()) in stable, seed
