@@ -14,7 +14,8 @@ from dufl.experiment.config import Experiment
 from dufl.experiment.equal_payment import EqualPayment
 from dufl.report.tables import comparison_table
 from dufl.report.training_report import write_report
-from federations import SMALL, facts, small
+from federations import SMALL, facts
+from federations import small as small_experiment
 from own_plugins import Half
 from recordings import hyperplane, recorded
 
@@ -26,6 +27,10 @@ KEPT = "game.conservation_range=[0.8, 1]"  # so that nobody runs out of samples 
 LAW = dufl.PowerLaw(
     floor=0.1, volume_weight=0.5, volume_exponent=0.3, staleness_weight=0.2, staleness_exponent=1.5
 )
+
+
+def small(*changes: str) -> Experiment:
+    return small_experiment("leader.search=direct", *changes)  # a Bayesian search takes seconds
 
 
 def paid(comparison: dufl.Comparison) -> dict[str, float]:
@@ -68,7 +73,8 @@ def test_the_loop_of_the_paper_searches_at_the_given_payment() -> None:
     experiment = small()
     found = compare(grid(experiment, policies=("algorithm1",)), equal_payment=True)
     plan, payment = found.cells[0].runs[0].plan, experiment.solve().payment
-    fixed = dufl.solve(experiment.game.replace(payment_range=(payment, payment)), method="algorithm1")
+    game = experiment.game.replace(payment_range=(payment, payment))
+    fixed = dufl.solve(game, method="algorithm1", algorithm1=experiment.leader.algorithm1)
     assert plan is not None
     assert (plan.payment, plan.conservation_rate) == (payment, fixed.conservation_rate)
 

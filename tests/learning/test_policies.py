@@ -47,7 +47,7 @@ def contents(experiment: Experiment, rounds: int = ROUNDS) -> list[list[dict[int
 
 def of(policy: str, *changes: str) -> Experiment:
     settings = (f"game.num_rounds={ROUNDS}", "game.conservation_range=[0.6, 0.6]", *changes)
-    return small(*settings, f"policy={policy}")
+    return small(*settings, f"policy={policy}", "leader.search=direct")  # a Bayesian search takes seconds
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 50])
@@ -363,10 +363,12 @@ def test_the_discard_rule_of_a_users_own_policy_is_followed() -> None:
 
 def test_plans_of_algorithm1_are_those_of_the_loop() -> None:
     game = of("dufl").game.replace(conservation_range=(0.0, 1.0))
-    experiment = Experiment(game=game, policy="algorithm1")
-    assert experiment.make_policy().payment(0) == dufl.solve(game, method="algorithm1").payment
+    direct = dufl.Algorithm1Options(search="direct")
+    experiment = Experiment(game=game, policy="algorithm1", leader=dufl.Leader(search="direct"))
+    loop = dufl.solve(game, method="algorithm1", algorithm1=direct)
+    assert experiment.make_policy().payment(0) == loop.payment
     given = dufl.train(experiment, policy="algorithm1-12.5", training=dufl.Training(local_epochs=1)).plan
-    fixed = dufl.solve(game.replace(payment_range=(12.5, 12.5)), method="algorithm1")
+    fixed = dufl.solve(game.replace(payment_range=(12.5, 12.5)), method="algorithm1", algorithm1=direct)
     assert given is not None
     assert (given.payment, given.conservation_rate) == (12.5, fixed.conservation_rate)
 
