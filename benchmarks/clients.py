@@ -42,8 +42,8 @@ def pass_over(clients: dufl.Clients) -> Callable[[], np.ndarray]:
     return lambda: total_response(clients, price, nothing, RATE)
 
 
-def passes(console: Console, count: int) -> float:
-    """A pass and an equilibrium with and without limits; returns the seconds of a plain pass."""
+def passes(console: Console, count: int) -> None:
+    """A pass and an equilibrium with and without limits."""
     table = Table("clients", "ms per pass", "times plain", "passes of an equilibrium", "residual")
     plain = 0.0
     kinds: dict[str, dict[str, bool]] = {
@@ -62,16 +62,17 @@ def passes(console: Console, count: int) -> float:
         )
     console.print(table)
     console.print("target: an equilibrium within 40 passes\n")
-    return plain
 
 
-def voluntary(console: Console, count: int, one_pass: float) -> None:
-    """The set of clients that take part."""
+def voluntary(console: Console, count: int) -> None:
+    """The set of clients that take part, in passes over the same clients at the prices that are found."""
     clients = dufl.Clients.draw(count, 1, reservation=Uniform(low=0, high=60))
     game = dufl.Game(clients=clients, participation="voluntary")
     begin = time.perf_counter()
     response = respond(game, 53.0 * count / 15, RATE)
     took = time.perf_counter() - begin
+    price = 53.0 * count / 15 / response.equilibrium.announced_volume
+    one_pass = best_of(lambda: total_response(clients, price, np.zeros(ROUNDS), RATE), 4.0)
     assert response.takes_part is not None
     away = int((~response.takes_part).sum())
     console.print(
@@ -85,7 +86,8 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     console = Console(width=110)
     console.print(f"Capacities and prices, {count:,} clients, {ROUNDS} rounds")
-    voluntary(console, count, passes(console, count))
+    passes(console, count)
+    voluntary(console, count)
 
 
 if __name__ == "__main__":
