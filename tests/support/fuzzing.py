@@ -97,6 +97,7 @@ KEYS = (
     *("training.proximal_mu", "training.feddyn_alpha", "policy", "training.model"),
     *("training.age_weighting", "training.age_scale", "training.client_selection"),
     *("training.batch_size", "training.learning_rate", "training.momentum", "training.fraction_train"),
+    *("training.learning_rate_decay", "training.weight_decay", "training.augmentation"),
     *(
         "training.client_dropout",
         "training.precision",

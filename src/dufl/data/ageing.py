@@ -94,9 +94,7 @@ class Ageing(Inputs):
         """
         count = len(indices)
         deviation = np.ascontiguousarray(np.broadcast_to(self.deviation(ages), count))
-        own = _mix_number(_mix_number(seed) + client)
-        keys = _mix(np.uint64(own) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
-        keys = np.ascontiguousarray(np.broadcast_to(keys, count))
+        keys = np.ascontiguousarray(np.broadcast_to(sample_keys(ids, seed, client), count))
         flat = pool.reshape(len(pool), -1)
         size = count * flat.shape[1]
         aged = (aligned(size) if out is None else out)[:size].reshape(count, *pool.shape[1:])
@@ -122,6 +120,15 @@ def _normal() -> npt.NDArray[np.float32]:
 
     steps = ndtri((np.arange(STEPS) + 0.5) / STEPS)
     return np.asarray(steps / steps.std(), dtype=np.float32)
+
+
+def sample_keys(ids: npt.ArrayLike, *numbers: int) -> npt.NDArray[np.uint64]:
+    """64 pseudorandom bits per sample: a function of its id and of some numbers, such as seed and client."""
+    own = 0
+    for number in numbers:
+        own = _mix_number(own + number)
+    keys: npt.NDArray[np.uint64] = _mix(np.uint64(own) + np.asarray(ids, dtype=np.uint64) * _STRIDE)
+    return keys
 
 
 def _mix_number(number: int) -> int:

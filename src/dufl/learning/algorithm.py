@@ -35,6 +35,17 @@ class LocalPenalty:
     strength: float = 0.0
     linear: Vector | None = None
 
+    def with_decay(self, weight_decay: float, weights: Vector) -> "LocalPenalty":
+        """The penalty with weight decay λ, for local training from the global weights w(t).
+
+        λ/2·‖w‖² = λ/2·‖w − w(t)‖² + ⟨λ·w(t), w⟩ + a constant.
+        """
+        if not weight_decay:
+            return self
+        linear = np.float32(-weight_decay) * weights
+        linear = linear if self.linear is None else self.linear + linear
+        return LocalPenalty(self.strength + weight_decay, linear)
+
 
 @dataclass(frozen=True, eq=False)
 class Update:

@@ -136,6 +136,7 @@ class CompiledEngine:
 
     def _train(self, weights: Vector, task: Task) -> Vector:
         data, settings = self._data, self._settings
+        penalty = task.penalty.with_decay(settings.weight_decay, weights)
         scratch = self._scratch(len(task.labels) * self._features)
         features = task.features(data.pool.features, data.ageing, data.seed, scratch)
         return train_logistic(
@@ -144,10 +145,10 @@ class CompiledEngine:
             task.labels,
             task.shuffles(settings),
             min(settings.batch_size, len(features)),
-            settings.learning_rate,
+            settings.rate(task.round),
             settings.momentum,
-            task.penalty.strength,
-            task.penalty.linear,
+            penalty.strength,
+            penalty.linear,
             task.sample_weights(settings),
         )
 
@@ -212,6 +213,10 @@ def _for_task(data: ClientData, settings: Training) -> Training:
         if isinstance(given, str) and given in known and given not in fitting:
             rule = f"{' or '.join(map(repr, fitting))} or your own, because the labels are {kind}"
             raise InputError.of(f"training.{key}", rule, given, text=repr(given))
+    augmentation, shape = settings.augmentation, data.pool.shape
+    if augmentation != "none" and len(shape) != 3:
+        rule = f"'none' for samples of shape {shape}, which are not (channels, height, width)"
+        raise InputError.of("training.augmentation", rule, augmentation, text=repr(augmentation))
     return settings.replace(loss=loss) if settings.loss == "auto" else settings
 
 

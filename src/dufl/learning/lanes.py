@@ -10,7 +10,7 @@ order of every sum, whatever the width of the processor's vectors.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 from numba.extending import models, register_model

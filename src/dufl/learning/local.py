@@ -6,16 +6,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from llvmlite.binding import get_host_cpu_features
 from torch import nn
 from torch.nn import functional
 
 from dufl.errors import InputError
 from dufl.learning.algorithm import LocalPenalty, Vector
+from dufl.learning.augmentation import augment, moves
 from dufl.learning.models import build, check_logits
 from dufl.learning.settings import Training
 from dufl.learning.task import Task
 from dufl.plugins import calling, describe, resolve
 
+_MADE_FOR_BFLOAT16 = ("avx512bf16", "amx-bf16", "bf16")  # the last one on ARM; names of LLVM
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -38,6 +41,7 @@ class LocalModel:
         self._buffers = list(self._model.buffers())
         self._batch_norm = next((m for m in self._model.modules() if isinstance(m, _BATCH_NORMS)), None)
         self._loss = _loss(settings)
+        self._half = uses_bfloat16(settings.precision, device)
         self._format = torch.channels_last if len(shape) == 3 else torch.contiguous_format
 
     def named(self, weights: Vector, model_buffers: Vector) -> dict[str, npt.NDArray[Any]]:
@@ -64,23 +68,25 @@ class LocalModel:
         model.train()
         torch.manual_seed(_torch_seed(settings.seed, task.client, task.round))
         images, labels = self._tensor(features), torch.from_numpy(task.labels).to(self._device)
-        shares = self._shares(task)
+        shares, moves = self._shares(task), self._moves(task)
         start = [parameter.detach().clone() for parameter in self._parameters]
-        linear = self._split(task.penalty.linear)
+        penalty = task.penalty.with_decay(settings.weight_decay, weights)
+        linear, rate = self._split(penalty.linear), settings.rate(task.round)
         velocity = [torch.zeros_like(parameter) for parameter in start] if settings.momentum else []
         steps = 0
-        for order in torch.from_numpy(task.shuffles(settings)).to(self._device):
+        for epoch, order in enumerate(torch.from_numpy(task.shuffles(settings)).to(self._device)):
             for batch in self._batches(order):
                 model.zero_grad()
+                seen = images[batch] if moves is None else augment(images[batch], moves[epoch, batch])
                 with self._precision():
-                    logits = self._logits(images[batch])
+                    logits = self._logits(seen)
                     if shares is None:
                         loss = self._loss(logits, labels[batch])
                     else:
                         loss = (shares[batch] * _losses(logits, labels[batch])).mean()
                 loss.backward()  # type: ignore[no-untyped-call]
-                self._add(task.penalty, start, linear)
-                self._step(velocity)
+                self._add(penalty, start, linear)
+                self._step(velocity, rate)
                 steps += 1
         return *self.state(), steps
 
@@ -88,6 +94,15 @@ class LocalModel:
         """How much every sample counts; None if all count equally."""
         weights = task.sample_weights(self._settings)
         return None if weights is None else torch.from_numpy(weights).to(self._device)
+
+    def _moves(self, task: Task) -> torch.Tensor | None:
+        """How every sample is augmented in every epoch; None if none is."""
+        settings = self._settings
+        if settings.augmentation == "none":
+            return None
+        size, epochs = (self._shape[1], self._shape[2]), settings.local_epochs
+        drawn = moves(settings.augmentation, size, epochs, task.ids, settings.seed, task.client, task.round)
+        return torch.from_numpy(drawn).to(self._device)
 
     def _batches(self, order: torch.Tensor) -> list[torch.Tensor]:
         """The batches of an epoch; with batch normalization, a last batch of one sample is left out."""
@@ -148,10 +163,10 @@ class LocalModel:
             if linear:
                 parameter.grad.sub_(linear[index])
 
-    def _step(self, velocity: list[torch.Tensor]) -> None:
+    def _step(self, velocity: list[torch.Tensor], rate: float) -> None:
         """A step of SGD as in `torch.optim`, whose import alone takes longer than a short round.
 
-        v ← momentum·v + g,    w ← w − learning_rate·v
+        v ← momentum·v + g,    w ← w − rate·v
         """
         with torch.no_grad():
             for index, parameter in enumerate(self._parameters):
@@ -160,10 +175,10 @@ class LocalModel:
                 moved = parameter.grad
                 if velocity:
                     moved = velocity[index].mul_(self._settings.momentum).add_(moved)
-                parameter.sub_(moved, alpha=self._settings.learning_rate)
+                parameter.sub_(moved, alpha=rate)
 
     def _precision(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bf16")
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
     def _tensor(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
         tensor = torch.from_numpy(features).to(self._device)
@@ -190,6 +205,16 @@ def _cut(vector: Vector, like: list[Any], device: torch.device) -> list[torch.Te
     whole = torch.from_numpy(np.array(vector)).to(device)
     pieces = torch.split(whole, [tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+
+
+def uses_bfloat16(precision: str, device: str) -> bool:
+    """Whether to compute in bfloat16; "auto" does so where it is faster: on processors made for it."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    features = get_host_cpu_features()
+    return device == "cpu" and any(features.get(name, False) for name in _MADE_FOR_BFLOAT16)
 
 
 def _torch_seed(seed: int, client: int, round: int) -> int:

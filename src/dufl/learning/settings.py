@@ -11,6 +11,7 @@ from dufl.errors import InputError
 from dufl.inputs import Count, Inputs, NonNegative, Number, Positive, Seed, Whole, must_be
 from dufl.learning.age_weights import AgeWeighting
 from dufl.learning.algorithm import Algorithm
+from dufl.learning.augmentation import Augmentation
 from dufl.learning.fedavg import FedAvg
 from dufl.learning.feddyn import FedDyn
 from dufl.learning.fedprox import FedProx
@@ -72,8 +73,12 @@ class Training(Inputs):
             are called with (labels, predictions).
         local_epochs: epochs of local training per round.
         batch_size: samples per step; a smaller buffer is one batch.
-        learning_rate: of local SGD.
+        learning_rate: of local SGD, in round 0.
+        learning_rate_decay: the factor by which the learning rate changes from each round to the next.
         momentum: of local SGD.
+        weight_decay: λ of the term λ/2·‖w‖² that is added to a client's loss.
+        augmentation: "crop" moves every image by up to an eighth of its size, "flip" mirrors every other
+            one, "crop-flip" does both; anew in each epoch. See `dufl.learning.augmentation`.
         age_weighting: how samples count in local training: "none" for equally, or less with age: "linear" or
             "exponential"; see `dufl.learning.age_weights`.
         age_scale: the number of rounds after which a fresh sample counts nothing (linear) or half
@@ -83,6 +88,7 @@ class Training(Inputs):
             from each; see `dufl.learning.selection`.
         client_dropout: the probability that a sampled client does not reply.
         precision: "bf16" computes in bfloat16 where torch considers it safe; weights stay in float32.
+            "auto" is "bf16" if the processor has instructions for it, otherwise "float32".
         seed: of data, initial weights, sampling and local training.
         device: where torch computes: "cpu", "cuda", "cuda:1", "mps"; "auto" is an accelerator if there is
             one, otherwise the CPU.
@@ -99,13 +105,16 @@ class Training(Inputs):
     local_epochs: Count = 20
     batch_size: Count = 64
     learning_rate: Positive = 0.01
+    learning_rate_decay: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
     momentum: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    augmentation: Augmentation = "none"
     age_weighting: AgeWeighting = "none"
     age_scale: Positive = 10.0
     fraction_train: Annotated[Number, must_be("in (0, 1]", lambda v: 0 < v <= 1)] = 1.0
     client_selection: ClientSelection = "random"
     client_dropout: Annotated[Number, must_be("in [0, 1)", lambda v: 0 <= v < 1)] = 0.0
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "bf16", "auto"] = "float32"
     seed: Seed = 0
     device: Annotated[str, AfterValidator(_device)] = "auto"
     workers: Annotated[Whole, must_be(">= 0", lambda v: v >= 0)] = 0
@@ -129,9 +138,13 @@ class Training(Inputs):
 
     @property
     def compiled(self) -> bool:
-        """Whether the compiled kernel is used: a linear model and its loss, on the CPU, in float32."""
-        plain = self.model in ("logistic", "linear") and self._known_loss
-        return plain and self.device in ("auto", "cpu") and self.precision == "float32"
+        """Whether the compiled kernel is used: a linear model, its loss and plain samples, on the CPU."""
+        plain = self.model in ("logistic", "linear") and self._known_loss and self.augmentation == "none"
+        return plain and self.device in ("auto", "cpu") and self.precision != "bf16"
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round: η·decay^t."""
+        return self.learning_rate * self.learning_rate_decay**round
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm that these settings describe."""
