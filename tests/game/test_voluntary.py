@@ -74,6 +74,33 @@ def test_the_set_is_stable_among_all_subsets(competition: Competition) -> None:
     assert partly > 20
 
 
+def crowded_game(seed: int) -> tuple[Game, float, float]:
+    """Sixty clients of which many would enter if the others stayed away, and leave if they did not."""
+    generator = np.random.default_rng([seed, 10])
+    initial = 10 ** generator.uniform(0, 3.3, 60)
+    clients = Clients(
+        initial,
+        10 ** generator.uniform(-5, -3) * generator.uniform(1, 10, 60),
+        10 ** generator.uniform(-6, -4) * generator.uniform(1, 10, 60),
+        training_price=10 ** generator.uniform(-3, 0) * generator.uniform(0.3, 1.7, 60),
+        reservation=generator.random(60) * (generator.random() < 0.5),
+    )
+    game = Game(clients=clients, num_rounds=int(generator.integers(2, 6)), participation="voluntary")
+    return game, 60 * 10 ** generator.uniform(-1, 2), float(generator.choice([0.0, 0.3, 0.6, 0.9]))
+
+
+@pytest.mark.parametrize("competition", ["mean-field", "nash"])
+def test_many_who_enter_and_leave_by_turns_come_to_rest(competition: Competition) -> None:
+    """If half of those who gain by entering entered every time, some sets would come back for ever."""
+    partly = 0
+    for seed in range(120):
+        game, payment, rate = crowded_game(seed)
+        plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
+        assert plan.certificate.participation_gain <= 1e-6
+        partly += 0 < plan.staying_away < 60
+    assert partly > 60
+
+
 def test_if_somebody_leaves_all_others_gain() -> None:
     """The reason why the set is found from above."""
     for seed in range(40):
