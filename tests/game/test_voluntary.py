@@ -101,6 +101,28 @@ def test_many_who_enter_and_leave_by_turns_come_to_rest(competition: Competition
     assert partly > 60
 
 
+@pytest.mark.parametrize("competition", ["mean-field", "nash"])
+def test_the_cost_of_keeping_a_client_is_what_it_misses(competition: Competition) -> None:
+    """By the certificate of the game in which all who take part, and this client, have to."""
+    kept = 0
+    for seed in range(60):
+        game, payment, rate = small_game(seed)
+        if competition == "nash" and game.clients.size < 2:
+            continue
+        plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
+        if plan.keeping is None or not plan.takes_part.any():  # type: ignore[union-attr]
+            continue
+        for k, cost in zip(plan.keeping.clients, plan.keeping.cost, strict=True):
+            more = np.flatnonzero(plan.takes_part | (np.arange(game.clients.size) == k))
+            forced = game.replace(clients=game.clients.take(more), participation="mandatory")
+            together = equilibrium(forced, payment=payment, conservation_rate=rate, competition=competition)
+            at = int(np.searchsorted(more, k))
+            missing = game.clients.reservation[k] - together.certificate.utility[at]
+            assert cost == pytest.approx(max(missing, 0.0), rel=1e-6, abs=1e-6 * payment)
+            kept += cost > 0
+    assert kept > 30
+
+
 def test_if_somebody_leaves_all_others_gain() -> None:
     """The reason why the set is found from above."""
     for seed in range(40):
