@@ -59,7 +59,8 @@ def _cell(path: str, line: int, name: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None
+        message = f"{path} line {line}: {name} must be a number, got {cell!r}"
+        raise InputError(message, field=name, value=cell) from None
 
 
 def _check_header(path: str, header: list[str]) -> None:
