@@ -59,8 +59,8 @@ def _cell(path: str, line: int, name: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        message = f"{path} line {line}: {name} must be a number, got {cell!r}"
-        raise InputError(message, field=name, value=cell) from None
+        field = f"{path} line {line}: {name}"
+        raise InputError(f"{field} must be a number, got {cell!r}", field=field, value=cell) from None
 
 
 def _check_header(path: str, header: list[str]) -> None:
