@@ -192,6 +192,7 @@ def test_bad_input_gets_one_clear_sentence(tmp_path: Path, text: str, message: s
     with pytest.raises(InputError) as caught:
         load(write(tmp_path, text))
     assert message in str(caught.value)
+    assert "clients./" not in str(caught.value)  # the path of a CSV file is not the name of a key
     assert "\n" not in str(caught.value).strip()
 
 

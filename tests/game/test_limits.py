@@ -246,8 +246,13 @@ def test_capacities_lower_the_total_and_raise_the_price() -> None:
 
 
 def test_capacities_and_prices_that_are_none() -> None:
-    for name, value in (("capacity", 0.0), ("collection_price", -1.0), ("training_price", float("nan"))):
+    for name, value, rule in (
+        ("capacity", 0.0, "> 0"),
+        ("capacity", np.nan, "a number"),  # infinite is no limit
+        ("collection_price", -1.0, ">= 0"),
+        ("training_price", np.nan, "a finite number"),
+    ):
         columns: dict[str, Any] = {name: value}
         with pytest.raises(InputError) as caught:
             Clients(10.0, 1e-3, 1e-4, **columns)
-        assert caught.value.field == name
+        assert (caught.value.field, caught.value.rule) == (name, rule)

@@ -74,6 +74,55 @@ def test_the_set_is_stable_among_all_subsets(competition: Competition) -> None:
     assert partly > 20
 
 
+def crowded_game(seed: int) -> tuple[Game, float, float]:
+    """Sixty clients of which many would enter if the others stayed away, and leave if they did not."""
+    generator = np.random.default_rng([seed, 10])
+    initial = 10 ** generator.uniform(0, 3.3, 60)
+    clients = Clients(
+        initial,
+        10 ** generator.uniform(-5, -3) * generator.uniform(1, 10, 60),
+        10 ** generator.uniform(-6, -4) * generator.uniform(1, 10, 60),
+        training_price=10 ** generator.uniform(-3, 0) * generator.uniform(0.3, 1.7, 60),
+        reservation=generator.random(60) * (generator.random() < 0.5),
+    )
+    game = Game(clients=clients, num_rounds=int(generator.integers(2, 6)), participation="voluntary")
+    return game, 60 * 10 ** generator.uniform(-1, 2), float(generator.choice([0.0, 0.3, 0.6, 0.9]))
+
+
+@pytest.mark.parametrize("competition", ["mean-field", "nash"])
+def test_many_who_enter_and_leave_by_turns_come_to_rest(competition: Competition) -> None:
+    """If half of those who gain by entering entered every time, some sets would come back for ever."""
+    partly = 0
+    for seed in range(120):
+        game, payment, rate = crowded_game(seed)
+        plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
+        assert plan.certificate.participation_gain <= 1e-6
+        partly += 0 < plan.staying_away < 60
+    assert partly > 60
+
+
+@pytest.mark.parametrize("competition", ["mean-field", "nash"])
+def test_the_cost_of_keeping_a_client_is_what_it_misses(competition: Competition) -> None:
+    """By the certificate of the game in which all who take part, and this client, have to."""
+    kept = 0
+    for seed in range(60):
+        game, payment, rate = small_game(seed)
+        if competition == "nash" and game.clients.size < 2:
+            continue
+        plan = equilibrium(game, payment=payment, conservation_rate=rate, competition=competition)
+        if plan.keeping is None or not plan.takes_part.any():  # type: ignore[union-attr]
+            continue
+        for k, cost in zip(plan.keeping.clients, plan.keeping.cost, strict=True):
+            more = np.flatnonzero(plan.takes_part | (np.arange(game.clients.size) == k))
+            forced = game.replace(clients=game.clients.take(more), participation="mandatory")
+            together = equilibrium(forced, payment=payment, conservation_rate=rate, competition=competition)
+            at = int(np.searchsorted(more, k))
+            missing = game.clients.reservation[k] - together.certificate.utility[at]
+            assert cost == pytest.approx(max(missing, 0.0), rel=1e-6, abs=1e-6 * payment)
+            kept += cost > 0
+    assert kept > 30
+
+
 def test_if_somebody_leaves_all_others_gain() -> None:
     """The reason why the set is found from above."""
     for seed in range(40):

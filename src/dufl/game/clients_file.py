@@ -59,7 +59,8 @@ def _cell(path: str, line: int, name: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError.of(f"{path} line {line}: {name}", "a number", repr(cell)) from None
+        field = f"{path} line {line}: {name}"
+        raise InputError(f"{field} must be a number, got {cell!r}", field=field, value=cell) from None
 
 
 def _check_header(path: str, header: list[str]) -> None:

@@ -284,7 +284,7 @@ def _check(name: str, values: Vector) -> None:
     least = -largest if name == "reservation" else smallest
     sized = (values >= least) & ((values <= largest) | np.isinf(values))
     for rule, fine in (
-        ("a finite number", finite),
+        ("a finite number" if name != "capacity" else "a number", finite),
         (sign, holds(values)),
         (f"from {least:g} to {largest:g}", sized),
     ):

@@ -9,8 +9,10 @@ costs, and does not count in N. A set of clients is stable if
 If somebody leaves, the total falls and the price rises, so all others gain. Hence the set is found from
 above: as long as somebody loses, those who lose most leave, half of the losers at a time. Then those who gain
 by entering enter, the one that gains most first. A client's utility at φ is an upper bound of its utility
-after it has entered, since φ' ≥ φ. Only for clients whose bound exceeds their reservation is φ' computed. If
-several sets are stable, this is the one that is reached from all clients in this way.
+after it has entered, since φ' ≥ φ. Only for clients whose bound exceeds their reservation is φ' computed.
+Those who enter may drive others out, who then enter again. Each time that somebody leaves after an entry, the
+number of clients that may change at once is halved, at last to one. If several sets are stable, this is the
+one that is reached from all clients in this way.
 
 For a large population, the search begins with the set that is stable for its types.
 """
@@ -100,15 +102,18 @@ class Search:
     def run(self, start: Array | None = None) -> Response:
         """A stable set, from above."""
         clients = self.game.clients
-        inside = self._first(start)
+        inside, most, entered = self._first(start), clients.size, False
         found = self.equilibrium(inside, start)
         known = _Known(self, found, inside)
         for _ in range(STEPS):
             if self.competition == "nash" and not found.total_volume.any():
                 break  # a client alone is paid everything whatever it holds: there is no such game
             margin = known.margins(found, inside)
-            changed = self._leave(inside, margin, found) or self._enter(inside, margin, found)
+            leaving = self._leave(inside, margin, found, most)
+            changed = leaving or self._enter(inside, margin, found, most)
             if changed is not None:
+                most = max(most // 2, 1) if leaving and entered else most
+                entered = leaving is None
                 inside, found = changed
             elif known.exact:
                 break
@@ -152,23 +157,27 @@ class Search:
         rough = Search(types, *offer, self.tolerance).run(start).equilibrium
         return self.margins(rough, everybody).margin >= 0 if rough.total_volume.any() else everybody
 
-    def _leave(self, inside: Mask, margin: Array, found: Equilibrium) -> tuple[Mask, Equilibrium] | None:
-        """The set without the half of the losers that loses most; None if nobody loses."""
+    def _leave(
+        self, inside: Mask, margin: Array, found: Equilibrium, most: int
+    ) -> tuple[Mask, Equilibrium] | None:
+        """The set without the half of the losers that loses most, `most` at most; None if nobody loses."""
         losing = np.flatnonzero(inside & (margin < 0))
         if not losing.size:
             return None
         worst = losing[np.argsort(margin[losing], kind="stable")]
         less = inside.copy()
-        less[worst[: (worst.size + 1) // 2]] = False
+        less[worst[: min((worst.size + 1) // 2, most)]] = False
         return less, self.equilibrium(less, found.total_volume)
 
-    def _enter(self, inside: Mask, margin: Array, found: Equilibrium) -> tuple[Mask, Equilibrium] | None:
-        """The set with those who gain by entering; None if nobody does."""
+    def _enter(
+        self, inside: Mask, margin: Array, found: Equilibrium, most: int
+    ) -> tuple[Mask, Equilibrium] | None:
+        """The set with those who gain by entering, `most` at most; None if nobody does."""
         tempted = np.flatnonzero(~inside & (margin > 0))
         tempted = tempted[np.argsort(-margin[tempted], kind="stable")]
-        if tempted.size > FEW:
+        if tempted.size > FEW and most > 1:
             more = inside.copy()
-            more[tempted[: tempted.size // 2]] = True
+            more[tempted[: min(tempted.size // 2, most)]] = True
             return more, self.equilibrium(more, found.total_volume)
         for k in tempted:
             more = inside.copy()

@@ -1,6 +1,8 @@
 """`periodic-M`: every M rounds the buffer is replaced by fresh samples, and nothing changes in between.
 
-Retraining on a schedule is what most services do that do nothing better. Ages are 1 … M in turn.
+Retraining on a schedule is what most services do that do nothing better. Ages are 1 … M in turn. When an
+update is worth its cost is the question of I. Žliobaitė, M. Budka, F. Stahl, "Towards cost-sensitive
+adaptation: When is it worth updating your predictive model?", Neurocomputing 150, 2015.
 
 It has no price of its own, so it buys what its own discipline yields for a payment R per round. A client that
 replaces D samples every M rounds, at the price p = R/φ per sample and round, chooses D for a period:

@@ -1,5 +1,7 @@
 """Policies that follow a plan of the game.
 
+T. Liu, X. Wang, "Degree of Staleness-Aware Data Updating in Federated Learning", ECAI 2025.
+
 `dufl` follows the server's plan, `algorithm1` the plan of the paper's loop, `fixed-R-θ` the clients'
 equilibrium for a given offer, and `static` a plan that pays nothing. `keep-all` and `fresh-only`, where they
 buy, are the equilibria at θ = 1 and θ = 0.

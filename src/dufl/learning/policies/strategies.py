@@ -1,4 +1,4 @@
-"""`zero` and `random`: the paper's two baseline strategies (section 6.2), trained.
+"""`zero` and `random`: the paper's two baseline strategies (Liu & Wang, ECAI 2025, section 6.2), trained.
 
 In the paper a single client deviates from the plan. Here all clients do, at the offer of the server's plan:
 
