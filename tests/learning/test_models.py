@@ -102,12 +102,15 @@ def test_one_logit_a_class_for_every_dataset(name: str, shape: tuple[int, ...]) 
     assert model.training
     assert model(torch.rand(3, *shape)).shape == (3, 10)
     assert all(p.requires_grad and p.dtype is torch.float32 for p in model.parameters())
-    assert not list(model.buffers())  # a server averages parameters only
+    statistics = {key.rpartition(".")[2] for key, _ in model.named_buffers()}
+    assert statistics == ({"running_mean", "running_var", "num_batches_tracked"} if name == "cnn" else set())
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 9, 15), (1, 40, 11)])
 def test_cnn_takes_pictures_of_any_size(shape: tuple[int, ...]) -> None:
-    assert build("cnn", shape, 5)(torch.rand(1, *shape)).shape == (1, 5)
+    model = build("cnn", shape, 5)
+    assert model(torch.rand(2, *shape)).shape == (2, 5)
+    assert model.eval()(torch.rand(1, *shape)).shape == (1, 5)
 
 
 def test_every_known_name_has_a_model() -> None:
@@ -160,7 +163,7 @@ def test_the_coarse_resnet18_has_the_stem_of_the_original() -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-coarse"])
 def test_a_picture_alone_gives_what_it_gives_in_a_batch(name: str) -> None:
-    model, images = build(name, (3, 16, 16), 10), torch.rand(4, 3, 16, 16)
+    model, images = build(name, (3, 16, 16), 10).eval(), torch.rand(4, 3, 16, 16)
     nn.init.normal_(list(model.parameters())[-2])  # the cnn's last layer starts at zero
     with torch.no_grad():
         together, alone = model(images), model(images[2:3])
@@ -169,7 +172,7 @@ def test_a_picture_alone_gives_what_it_gives_in_a_batch(name: str) -> None:
 
 
 def test_cnn_does_not_mind_brightness_and_contrast() -> None:
-    model, images = build("cnn", (1, 8, 8), 10), torch.rand(4, 1, 8, 8)
+    model, images = build("cnn", (1, 8, 8), 10).eval(), torch.rand(4, 1, 8, 8)
     nn.init.normal_(list(model.parameters())[-2])
     with torch.no_grad():
         torch.testing.assert_close(model(0.5 * images + 0.3), model(images), rtol=0.05, atol=0.1)
@@ -184,8 +187,11 @@ def test_cnn_learns_at_the_default_learning_rate() -> None:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def loss() -> float:
+        model.eval()
         with torch.no_grad():
-            return float(functional.cross_entropy(model(images), labels))
+            value = float(functional.cross_entropy(model(images), labels))
+        model.train()
+        return value
 
     before = loss()
     assert before == pytest.approx(2.302585)  # ln 10: it starts without an opinion
@@ -194,6 +200,7 @@ def test_cnn_learns_at_the_default_learning_rate() -> None:
             optimiser.zero_grad()
             functional.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+    model.eval()
     with torch.no_grad():
         right = (model(unseen).argmax(1) == torch.from_numpy(digits.test.labels)).float().mean()
     assert loss() < before / 3

@@ -16,10 +16,30 @@ MODELS = {"svhn": "cnn", "cifar10": "cnn", "cifar100": "resnet18"}  # logistic f
 ALGORITHM1 = {"leader.method": "algorithm1", "leader.search": "direct", "leader.damping": 0.5}
 
 
+CONVOLUTIONS: Changes = {  # what the paper leaves open
+    "training.learning_rate": 0.03,
+    "training.learning_rate_decay": 0.97,
+    "training.momentum": 0.9,
+    "training.batch_size": 32,
+    "training.augmentation": "crop-flip",
+    "training.precision": "auto",
+}
+
+
 def on(dataset: str, local_epochs: int) -> Changes:
     """The paper's training settings for a dataset, as changes to the defaults."""
     model = MODELS.get(dataset, "logistic")
-    return {"data.dataset": dataset, "training.model": model, "training.local_epochs": local_epochs}
+    setting = {"data.dataset": dataset, "training.model": model, "training.local_epochs": local_epochs}
+    if model == "logistic":
+        return setting
+    mirrored = {} if dataset != "svhn" else {"training.augmentation": "crop"}  # digits
+    return {**setting, **CONVOLUTIONS, **mirrored}
+
+
+def left_open(dataset: str, changes: Changes) -> Changes:
+    """What differs from the paper's stated setting: what it leaves open, and changes."""
+    setting = on(dataset, 0)
+    return {key: value for key, value in setting.items() if key in CONVOLUTIONS} | dict(changes)
 
 
 def of_the_setting(changes: Changes) -> list[str]:

@@ -14,7 +14,7 @@ from dufl.experiment.statistics import standard_deviation
 from dufl.experiment.train import Run
 from dufl.inputs import unknown_key
 from dufl.reproduce.item import NO_CHANGES, Advance, Finding, Item, Scale, write_rows
-from dufl.reproduce.runs import ALGORITHM1, MODELS, of_the_setting, on, train_all
+from dufl.reproduce.runs import ALGORITHM1, MODELS, left_open, of_the_setting, on, train_all
 from dufl.reproduce.table1_figure import draw_table
 
 ALGORITHMS = ("fedavg", "fedprox", "feddyn")
@@ -172,7 +172,7 @@ def _row(cell: TableCell, runs: list[Run], changes: Changes) -> dict[str, Any]:
         "epochs": config.training.local_epochs,
         "batch_size": config.training.batch_size,
         "learning_rate": config.training.learning_rate,
-        "changes": " ".join(of_the_setting(changes)),
+        "changes": " ".join(of_the_setting(left_open(cell.dataset, changes))),
         "fingerprint": summaries[0]["fingerprint"],
         "seconds": float(sum(summary["seconds"] for summary in summaries)),
     }
