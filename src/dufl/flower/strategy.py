@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,13 +27,14 @@ from dufl.experiment.service import PaymentRule, Unit
 from dufl.flower import messages
 from dufl.flower.audit import Audit
 from dufl.flower.bounds import bound_updates, returned_arrays, update_size
-from dufl.flower.deal import Deal, NegotiationOptions, check_reply, with_claimed_volume
+from dufl.flower.deal import Deal, NegotiationOptions
 from dufl.flower.ledger import Claim
 from dufl.flower.memory import Memory
 from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
 from dufl.flower.payment import NO_REPLY, NOT_SELECTED
 from dufl.flower.planning import Planning
+from dufl.flower.replies import check_reply, odd_replies, weight_key, with_claimed_volume
 from dufl.flower.run_identity import (
     IfFinished,
     check_if_finished,
@@ -228,6 +229,7 @@ class DataUpdateStrategy(Strategy):
         errors: list[Message] = []
         sizes: dict[int, float] = {}
         shapes = {name: array.shape for name, array in self._model.items()}
+        key = weight_key(self.strategy)
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or client not in current.missing:
@@ -244,7 +246,9 @@ class DataUpdateStrategy(Strategy):
                 current.refused[client] = reason
             if claim is not None and claim.client == client:
                 claims[client] = claim
-                updates |= {} if reason else {client: with_claimed_volume(reply, claim)}
+                updates |= {} if reason else {client: with_claimed_volume(reply, claim, key)}
+        current.refused |= (odd := odd_replies(updates, key))
+        updates = {client: update for client, update in updates.items() if client not in odd}
         if self._max_update is not None:
             accepted = {client: sizes[client] for client in updates}
             current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
@@ -306,9 +310,15 @@ class DataUpdateStrategy(Strategy):
         return self.strategy.configure_evaluate(server_round + self._resumed_after, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The metrics of the strategy."""
+        """The metrics of the strategy, from replies of clients that it can use."""
         server_round += self._resumed_after
-        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        known = {self.clients.get(reply.metadata.src_node_id): reply for reply in replies}
+        given = {client: reply for client, reply in known.items() if client is not None}
+        answered = {client: reply for client, reply in given.items() if reply.has_content()}
+        if odd := odd_replies(answered, weight_key(self.strategy)):
+            log(WARNING, "evaluations that are not used: %s", odd)
+        used = [reply for client, reply in given.items() if client not in odd]
+        metrics = self.strategy.aggregate_evaluate(server_round, used)
         if metrics is not None:
             self._results.evaluate_metrics_clientapp[server_round] = metrics
         return metrics
