@@ -23,6 +23,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
+from dufl.experiment.output import FLOWER
+from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.service import PaymentRule, Unit
 from dufl.flower import messages
 from dufl.flower.audit import Audit
@@ -344,7 +346,7 @@ class DataUpdateStrategy(Strategy):
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self._open_folder(initial_arrays, train_config)
         configs = train_config, evaluate_config
-        with entered(self._observers):
+        with RunDirectory(self.folder, FLOWER).locked(), entered(self._observers):
             return self._run(grid, initial_arrays, num_rounds, timeout, configs, evaluate_fn)
 
     def _run(
@@ -422,6 +424,7 @@ class DataUpdateStrategy(Strategy):
             self._planning.begin(grid)
             return initial_arrays
         self.round, arrays, known = self._store.load_checkpoint(self.strategy, initial_arrays)
+        self._check_ledger()
         audited = {name: known.pop(name) for name in list(known) if name.startswith(AUDIT)}
         if self._audit is not None and audited:
             self._audit.restore({name.removeprefix(AUDIT): array for name, array in audited.items()})
@@ -430,6 +433,14 @@ class DataUpdateStrategy(Strategy):
         self.nodes.keys |= memory.keys
         self._planning.resume(grid, self.round, memory.joined, memory.held)
         return arrays
+
+    def _check_ledger(self) -> None:
+        """Raise an error if a finished round is not in the ledger: it would never be paid, nor counted."""
+        with self._store.ledger(self._unit) as ledger:
+            lost = sorted(set(range(self.round)) - set(ledger.rounds()))
+        if lost:
+            rule = f"in {ledger.path}, because it is finished: a backup of the whole folder must be restored"
+            raise InputError.of(f"round {lost[0]}", rule, "none")
 
     def _next_rounds(self, grid: Grid) -> int:
         """The number of rounds of a service to run before it is planned again; 0 if it ends."""
