@@ -48,7 +48,7 @@ def main() -> None:
             half, whole = memory.values()
             print(f"  memory after {ROUNDS // 2:,} rounds      {half / 1e6:.2f} MB")
             print(f"  memory after {ROUNDS:,} rounds      {whole / 1e6:.2f} MB")
-        sizes = {path.name: path.stat().st_size for path in (Path(folder) / "server").iterdir()}
+        sizes = {path.name: path.stat().st_size for path in (Path(folder) / "server").glob("[!.]*")}
         print("  files: " + ", ".join(f"{name} {size / 1e3:.1f} kB" for name, size in sorted(sizes.items())))
 
 

@@ -85,9 +85,9 @@ def test_figures_of_the_audit_on_fashion_mnist() -> None:
     }
     config = Experiment.from_toml(None, changes)
     dataset = config.data.load()
-    for attack, least in (("shuffled labels", 19), ("duplicates", 18), ("echo", 20)):
+    for attack, least, within in (("shuffled labels", 19, 10), ("duplicates", 18, 10), ("echo", 20, 1)):
         runs = [run_attack(config.with_seed(40 + i), dataset, attack, [0], 20) for i in range(20)]
-        assert sum(run.caught is not None and run.caught <= 10 for run in runs) >= least, attack
+        assert sum(run.caught is not None and run.caught <= within for run in runs) >= least, attack
         assert sum(run.accused for run in runs) <= 1
     honest = [run_attack(config.with_seed(80 + i), dataset, "none", [0]) for i in range(10)]
     assert sum(run.accused for run in honest) <= 1

@@ -1,6 +1,8 @@
 """A folder belongs to one run of one configuration, and the clients' files to many runs."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +264,40 @@ def test_a_train_message_of_another_run_is_refused(tmp_path: Path) -> None:
     outgoing = Message(RecordDict({messages.RECORD: record}), dst_node_id=node, message_type="train")
     (reply,) = made.grid.send_and_receive([outgoing])
     assert "run must be the one that the client committed to" in (reply.error.reason or "")
+
+
+def test_two_servers_at_once(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, answer: Answer) -> Message | None:
+        if is_training(message) and messages.round_of(message.content) == 1:
+            with pytest.raises(InputError, match="another process has it open"):
+                Run(tmp_path, "game.num_rounds=3").start()
+        return answer()
+
+    first = Run(tmp_path, "game.num_rounds=3", meddle=meddle)
+    first.start()
+    assert [round.round for round in first.rounds] == [0, 1, 2]
+    assert (tmp_path / "server" / "results.jsonl").read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize("lost", ["ledger", "round"])
+def test_a_ledger_without_a_finished_round(tmp_path: Path, lost: str) -> None:
+    def killed(client: int, message: Message, answer: Answer) -> Message | None:
+        if is_training(message) and messages.round_of(message.content) == 2:
+            raise KilledError
+        return answer()
+
+    with pytest.raises(KilledError):
+        Run(tmp_path, "game.num_rounds=3", meddle=killed).start()
+    path = tmp_path / "server" / "ledger.sqlite"
+    if lost == "ledger":
+        path.unlink()
+    else:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(
+                "DELETE FROM entries WHERE round = 1; DELETE FROM rounds WHERE round = 1"
+            )
+    again = Run(tmp_path, "game.num_rounds=3")
+    with pytest.raises(InputError) as caught:
+        again.start()
+    assert caught.value.field == ("round 0" if lost == "ledger" else "round 1")
+    assert not again.rounds

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from dufl.flower.messages import from_arrays, to_arrays
+from dufl.flower.replies import WEIGHT
 from dufl.learning.algorithm import LocalPenalty, Mean, State, Update, Vector
 from dufl.learning.selection import Candidates, participants
 from dufl.learning.settings import Training
@@ -31,6 +32,8 @@ class AlgorithmStrategy(Strategy):
         weights: of the model before the first round.
         num_clients: N.
     """
+
+    weighted_by_key = WEIGHT
 
     def __init__(self, settings: Training, weights: Vector, num_clients: int) -> None:
         self._settings = settings
@@ -101,13 +104,14 @@ class AlgorithmStrategy(Strategy):
         return to_arrays({"weights": weights, "model_buffers": mean}), None
 
     def _update(self, reply: Message, model_buffers: Mean) -> Update:
-        arrays = _read_only(from_arrays(reply.content["arrays"]))
+        (record,) = reply.content.array_records.values()
         (metrics,) = reply.content.metric_records.values()
-        volume = int(metrics["num-examples"])  # type: ignore[arg-type]
+        arrays, volume = _read_only(from_arrays(record)), int(metrics[WEIGHT])  # type: ignore[arg-type]
         model_buffers.add(arrays["model_buffers"], volume)
         client = self._clients[reply.metadata.src_node_id]
-        steps = int(metrics.get("num-steps", 0))  # type: ignore[arg-type]
-        return Update(client, volume, arrays["weights"], arrays["model_buffers"], steps)
+        steps = metrics.get("num-steps", 0)
+        known = steps if isinstance(steps, int) and steps >= 0 else 0
+        return Update(client, volume, arrays["weights"], arrays["model_buffers"], known)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

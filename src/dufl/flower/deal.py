@@ -1,15 +1,14 @@
-"""The deal between server and clients: how it is negotiated, and how updates are checked against it."""
+"""The deal between server and clients, and how it is negotiated."""
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -42,9 +41,7 @@ from dufl.game.negotiation import Announcement, negotiate
 from dufl.game.parameters import Game, Offer
 from dufl.game.plan import Method, solve
 from dufl.game.population import Clients
-from dufl.learning.algorithm import bad_values
 
-Shapes = Mapping[str, tuple[int, ...]]
 OPEN_PHASES = 4  # of commitments in a deal from open commitments alone
 
 
@@ -467,54 +464,3 @@ def mean_clients(
         float(weights @ clients.training_price),
         count=count,
     )
-
-
-def check_reply(
-    reply: Message, client: int, round: int, deal: Deal, shapes: Shapes, max_age: Callable[[Claim], float]
-) -> tuple[Claim | None, str]:
-    """Check a client's claim and update. The claim is removed from the reply.
-
-    Args:
-        reply: of the client.
-        client: the number of the client that is registered at the node.
-        round: t, from 0.
-        deal: what the client agreed to.
-        shapes: of the weights that were sent out.
-        max_age: returns the largest mean age that is possible for a claim of the client.
-
-    Returns:
-        The claim, if there is one, and why the update is refused; empty if it is accepted.
-    """
-    try:
-        claim = messages.read_claim(reply.content)
-    except InputError as error:
-        return None, f"no valid claim: {error}"
-    del reply.content[messages.RECORD]
-    if claim.client != client:
-        return claim, f"claims to be client {claim.client}"
-    if not deal.is_kept_by(claim, round):
-        return claim, f"claims a commitment to {claim.committed} samples that it has not made"
-    oldest = max_age(claim)
-    if claim.mean_age > oldest * (1 + 1e-9):
-        return claim, f"claims a mean age of {claim.mean_age:g}, at most {oldest:g} is possible"
-    return claim, claim.refusal or _check_weights(reply, shapes)
-
-
-def _check_weights(reply: Message, shapes: Shapes) -> str:
-    arrays: dict[str, messages.AnyArray] = {}
-    try:
-        for record in reply.content.array_records.values():
-            arrays |= messages.from_arrays(record)
-    except InputError:
-        return "unreadable weights"
-    if {name: array.shape for name, array in arrays.items()} != shapes:
-        return "weights of the wrong shape"
-    return bad_values(*arrays.values())
-
-
-def with_claimed_volume(reply: Message, claim: Claim) -> Message:
-    """The reply, weighted by the volume that the client claims."""
-    for record in reply.content.metric_records.values():
-        if "num-examples" in record:
-            record["num-examples"] = claim.volume
-    return reply

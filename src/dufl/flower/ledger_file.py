@@ -53,8 +53,9 @@ def create(path: Path, unit: Unit) -> None:
     except InputError:
         if not path.exists():
             raise
-    except OSError as error:
-        raise InputError.of(str(path), "a file that can be created", str(error.strerror or error)) from None
+    except (OSError, sqlite3.Error) as error:
+        told = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError.of(str(path), "a file that can be created", str(told)) from None
 
 
 def _write_about(connection: sqlite3.Connection, unit: Unit) -> None:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,17 +23,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dufl.errors import DuflError, InputError
+from dufl.experiment.output import FLOWER
+from dufl.experiment.run_directory import RunDirectory
 from dufl.experiment.service import PaymentRule, Unit
 from dufl.flower import messages
 from dufl.flower.audit import Audit
 from dufl.flower.bounds import bound_updates, returned_arrays, update_size
-from dufl.flower.deal import Deal, NegotiationOptions, check_reply, with_claimed_volume
+from dufl.flower.deal import Deal, NegotiationOptions
 from dufl.flower.ledger import Claim
 from dufl.flower.memory import Memory
 from dufl.flower.monitoring import Observer, entered, notify
 from dufl.flower.nodes import Nodes
 from dufl.flower.payment import NO_REPLY, NOT_SELECTED
 from dufl.flower.planning import Planning
+from dufl.flower.replies import check_reply, odd_replies, weight_key, with_claimed_volume
 from dufl.flower.run_identity import (
     IfFinished,
     check_if_finished,
@@ -228,6 +231,7 @@ class DataUpdateStrategy(Strategy):
         errors: list[Message] = []
         sizes: dict[int, float] = {}
         shapes = {name: array.shape for name, array in self._model.items()}
+        key = weight_key(self.strategy)
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or client not in current.missing:
@@ -244,7 +248,9 @@ class DataUpdateStrategy(Strategy):
                 current.refused[client] = reason
             if claim is not None and claim.client == client:
                 claims[client] = claim
-                updates |= {} if reason else {client: with_claimed_volume(reply, claim)}
+                updates |= {} if reason else {client: with_claimed_volume(reply, claim, key)}
+        current.refused |= (odd := odd_replies(updates, key))
+        updates = {client: update for client, update in updates.items() if client not in odd}
         if self._max_update is not None:
             accepted = {client: sizes[client] for client in updates}
             current.bounded = bound_updates(updates, accepted, self._model, self._max_update)
@@ -306,9 +312,15 @@ class DataUpdateStrategy(Strategy):
         return self.strategy.configure_evaluate(server_round + self._resumed_after, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The metrics of the strategy."""
+        """The metrics of the strategy, from replies of clients that it can use."""
         server_round += self._resumed_after
-        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        known = {self.clients.get(reply.metadata.src_node_id): reply for reply in replies}
+        given = {client: reply for client, reply in known.items() if client is not None}
+        answered = {client: reply for client, reply in given.items() if reply.has_content()}
+        if odd := odd_replies(answered, weight_key(self.strategy)):
+            log(WARNING, "evaluations that are not used: %s", odd)
+        used = [reply for client, reply in given.items() if client not in odd]
+        metrics = self.strategy.aggregate_evaluate(server_round, used)
         if metrics is not None:
             self._results.evaluate_metrics_clientapp[server_round] = metrics
         return metrics
@@ -334,7 +346,7 @@ class DataUpdateStrategy(Strategy):
             raise InputError.of("num_rounds", f"that of the game, {self.game.num_rounds}", num_rounds)
         self._open_folder(initial_arrays, train_config)
         configs = train_config, evaluate_config
-        with entered(self._observers):
+        with RunDirectory(self.folder, FLOWER).locked(), entered(self._observers):
             return self._run(grid, initial_arrays, num_rounds, timeout, configs, evaluate_fn)
 
     def _run(
@@ -412,6 +424,7 @@ class DataUpdateStrategy(Strategy):
             self._planning.begin(grid)
             return initial_arrays
         self.round, arrays, known = self._store.load_checkpoint(self.strategy, initial_arrays)
+        self._check_ledger()
         audited = {name: known.pop(name) for name in list(known) if name.startswith(AUDIT)}
         if self._audit is not None and audited:
             self._audit.restore({name.removeprefix(AUDIT): array for name, array in audited.items()})
@@ -420,6 +433,14 @@ class DataUpdateStrategy(Strategy):
         self.nodes.keys |= memory.keys
         self._planning.resume(grid, self.round, memory.joined, memory.held)
         return arrays
+
+    def _check_ledger(self) -> None:
+        """Raise an error if a finished round is not in the ledger: it would never be paid, nor counted."""
+        with self._store.ledger(self._unit) as ledger:
+            lost = sorted(set(range(self.round)) - set(ledger.rounds()))
+        if lost:
+            rule = f"in {ledger.path}, because it is finished: a backup of the whole folder must be restored"
+            raise InputError.of(f"round {lost[0]}", rule, "none")
 
     def _next_rounds(self, grid: Grid) -> int:
         """The number of rounds of a service to run before it is planned again; 0 if it ends."""
