@@ -1,8 +1,13 @@
-"""`make bench`, third part: measures training, with plain PyTorch loops as baselines."""
+"""`make bench`, third part: measures training, with plain PyTorch loops as baselines.
 
+`--cpu haswell` measures the same without AVX-512 on a processor that has it; `--logistic` measures only that.
+"""
+
+import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -13,15 +18,13 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from logistic import CLIENTS, CORES, HELD, images, load, logistic, without_avx512
 from rich.console import Console
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
-from dufl.cli.common import parse_changes
 from dufl.data.client_data import ClientData
 from dufl.data.datasets import Dataset, load_dataset
 from dufl.data.recording import make_recording
-from dufl.data.samples import Samples
 from dufl.experiment.callbacks import Action
 from dufl.experiment.config import Experiment
 from dufl.learning.algorithm import LocalPenalty
@@ -31,33 +34,7 @@ from dufl.learning.logistic import train_logistic
 from dufl.learning.models import build
 from dufl.learning.task import Task
 
-
-def load(changes: list[str]) -> Experiment:
-    """The paper's experiment with changes."""
-    return Experiment.from_toml(changes=parse_changes(changes))
-
-
 SHARED = Path(os.environ.get("DUFL_DATA") or Path(__file__).parents[2] / "shared" / "data")
-CLIENTS, HELD, CORES = 15, 1000, os.cpu_count() or 1
-
-
-def median(work: Callable[[], Any], runs: int) -> float:
-    """The median duration of some runs, after one warm-up run."""
-    work()
-    durations = []
-    for _ in range(runs):
-        begin = time.perf_counter()
-        work()
-        durations.append(time.perf_counter() - begin)
-    return float(np.median(durations))
-
-
-def images(shape: tuple[int, ...], size: int = 20_000, classes: int = 10) -> Dataset:
-    """Random images: time and memory do not depend on their content."""
-    generator = np.random.default_rng(0)
-    features = generator.integers(0, 256, (size, *shape), dtype=np.uint8)
-    every = Samples(features, generator.integers(0, classes, size))
-    return Dataset("random", every, every.take(slice(0, 10_000)), tuple(map(str, range(classes))))
 
 
 class Half:
@@ -81,66 +58,6 @@ class Half:
     def planned_staleness(self, round: int) -> float:
         """About 2."""
         return 2.0
-
-
-def peak() -> float:
-    """Floating-point operations per second of float32 matrix products on all cores."""
-    torch.set_num_threads(CORES)
-    a, b = torch.rand(2048, 2048), torch.rand(2048, 2048)
-    return 2 * 2048**3 / median(lambda: a @ b, 9)
-
-
-def loader_round(features: Any, labels: Any, local_epochs: int) -> None:
-    """The baseline: a loop with one DataLoader and one optimizer per client."""
-    for k in range(CLIENTS):
-        model = build("logistic", (784,), 10)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        loader = DataLoader(TensorDataset(features[k], labels[k]), batch_size=64, shuffle=True)
-        for _ in range(local_epochs):
-            for x, y in loader:
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-
-
-def logistic(console: Console) -> None:
-    """Workload W: 15 clients of 1,000 samples of 784 features, batches of 64, 5 epochs."""
-    config = load(["training.local_epochs=5", "game.time_sensitivity=0.75"])
-    dataset = images((1, 28, 28))
-    simulation = config.data.simulation(dataset, config.game, 0)
-    engine = CompiledEngine(simulation, config.training)
-    generator = np.random.default_rng(0)
-    indices = [generator.integers(0, 20_000, HELD) for _ in range(CLIENTS)]
-    ones, ids = np.ones(HELD, np.int64), np.arange(HELD)
-    tasks = [Task(k, 0, i, dataset.train.labels[i], ones, ids, LocalPenalty()) for k, i in enumerate(indices)]
-    features = [t.features(dataset.train.features, simulation.ageing, 0).reshape(HELD, -1) for t in tasks]
-    orders = [task.shuffles(config.training) for task in tasks]
-    start, no_buffers = engine.start
-
-    def kernel() -> None:
-        def one(k: int) -> Any:
-            return train_logistic(start, features[k], tasks[k].labels, orders[k], 64, 0.01)
-
-        list(spread(threads, one, range(CLIENTS), 2 * CORES))
-
-    x = [torch.from_numpy(f) for f in features]
-    y = [torch.from_numpy(task.labels) for task in tasks]
-    limit = peak()
-    with ThreadPoolExecutor(CORES) as threads:
-        ours = median(kernel, 41)
-    whole = median(lambda: list(engine.train(start, no_buffers, tasks)), 41)
-    baseline = median(lambda: loader_round(x, y, 5), 5)
-    work = CLIENTS * HELD * 5 * 784 * 10 * 4
-    engine.close()
-    console.print(
-        f"logistic, W: {1e3 * ours:.1f} ms per round ({1e3 * whole:.1f} including features and orders); "
-        f"DataLoader loop {1e3 * baseline:.0f} ms: {baseline / ours:.0f} and {baseline / whole:.0f} times "
-        "(target: 20)"
-    )
-    console.print(
-        f"  {work / ours / 1e9:.0f} GFLOP/s of a peak of {limit / 1e9:.0f} in sgemm: "
-        f"{100 * work / ours / limit:.0f} % (target: 40)"
-    )
 
 
 def overhead(console: Console) -> None:
@@ -322,12 +239,22 @@ def linear(console: Console) -> None:
 
 def main() -> None:
     """Print all measurements."""
-    if len(sys.argv) == 3:
-        thousand(sys.argv[2])
-        return
-    console = Console(width=200, highlight=False)
-    for part in (logistic, overhead, cnn, precision, memory, linear):
-        part(console)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cpu", choices=["haswell"], help="the processor to compile for")
+    parser.add_argument("--logistic", action="store_true", help="only the logistic model")
+    parser.add_argument("--thousand", metavar="MODEL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.thousand:
+        thousand(options.thousand)
+    elif options.cpu:  # libraries read these variables when they are loaded: start again
+        again = [sys.executable, __file__, *(["--logistic"] if options.logistic else [])]
+        with tempfile.TemporaryDirectory() as cache:
+            variables = {**without_avx512(options.cpu), "NUMBA_CACHE_DIR": cache}
+            sys.exit(subprocess.run(again, env=variables).returncode)
+    else:
+        console = Console(width=200, highlight=False)
+        for part in (logistic,) if options.logistic else (logistic, overhead, cnn, precision, memory, linear):
+            part(console)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 """A Numba type for vectors of LANES numbers, with the operations that the kernel needs.
 
 The compiler does not find the kernel's tile by itself: it prefers vectors of half the processor's width, and
-cannot know that weights and features do not overlap. So the operations are written out. This also fixes the
-order of every sum, whatever the width of the processor's vectors.
+cannot know that weights and features do not overlap. So the operations are written out. A vector fills one
+register of the processor, and a tile leaves room for its operands. Sums are kept apart in CHUNK lanes,
+whatever the width of a vector: this fixes the order of every sum, and every bit, for all processors.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +14,25 @@ from typing import Any
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import models, register_model
 
 intrinsic: Any = extending.intrinsic  # called without its first argument, which types cannot express
 
-LANES = 16  # numbers per vector: 512 bits, or two registers of 256
-TALL = 4  # samples (logits) or chunks of features (gradient) per tile
-WIDE = 5  # classes per tile: 4·5 sums + 4 + 5 operands, of 32 registers
+CHUNK = 16  # numbers of which the lanes are summed apart, whatever the width of a vector; 64 bytes
+
+
+def lanes_of(features: str) -> int:
+    """The 32-bit numbers per register of a processor with these features, as LLVM names them."""
+    present = features.split(",")
+    return 16 if "+avx512f" in present else 8 if "+avx2" in present else 4
+
+
+LANES = lanes_of(cpu_target.target_context.codegen().magic_tuple()[2])  # of what Numba compiles for
+TALL = 2 if LANES == 8 else 4  # samples (logits) or vectors of features (gradient) per tile
+WIDE = 5  # classes per tile: 4·5 sums + 4 + 5 operands, of 32 registers; with AVX2 2·5 + 2 + 1, of 16
+PARTS = CHUNK // LANES  # vectors per chunk
+STRIP = TALL * LANES  # features per tile of the gradient
 
 
 class _Lanes(types.Type):
@@ -27,7 +40,8 @@ class _Lanes(types.Type):
 
 
 _LANES = _Lanes("Lanes")
-_FLOATS, _INT = ir.VectorType(ir.FloatType(), LANES), ir.IntType(32)
+_FLOATS = ir.VectorType(ir.FloatType(), LANES)
+_INT, _INDEX = ir.IntType(32), ir.IntType(64)
 _TILE = types.UniTuple(_LANES, TALL * WIDE)
 _Intrinsic = tuple[Any, Callable[..., Any]]  # its Numba signature and its code generator
 
@@ -67,14 +81,20 @@ def _everywhere(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(first, empty, _numbers([0] * LANES))
 
 
-def _chunk(context: Any, builder: Any, kind: Any, features: Any, row: Any, chunk: Any, left: Any) -> Any:
-    """features[row, LANES·chunk + lane] in the lanes below `left`, which are inside the row; 0 in others."""
-    lanes = ir.Constant(ir.VectorType(left.type, LANES), [ir.Constant(left.type, n) for n in range(LANES)])
-    inside = builder.icmp_signed("<", lanes, _everywhere(builder, left))
-    first = builder.mul(chunk, ir.Constant(chunk.type, LANES))
-    where = _at(context, builder, kind, features, [row, first], _FLOATS)
-    aligned, zero = ir.Constant(_INT, 4), ir.Constant(_FLOATS, None)
-    return _call(builder, f"llvm.masked.load.v{LANES}f32.p0", _FLOATS, where, aligned, inside, zero)
+def _vector(context: Any, builder: Any, kind: Any, array: Any, indices: list[Any]) -> Any:
+    """LANES numbers from array[indices] on."""
+    return builder.load(_at(context, builder, kind, array, indices, _FLOATS), align=4)
+
+
+def _joined(builder: Any, vectors: list[Any]) -> Any:
+    """One vector with the lanes of all, whose number is a power of two."""
+    while len(vectors) > 1:
+        both, pairs = (
+            _numbers(range(2 * vectors[0].type.count)),
+            zip(vectors[::2], vectors[1::2], strict=True),
+        )
+        vectors = [builder.shuffle_vector(x, y, both) for x, y in pairs]
+    return vectors[0]
 
 
 @intrinsic
@@ -102,31 +122,33 @@ def add_outer(typing: Any, tile: Any, tall: Any, wide: Any) -> _Intrinsic:
 
 
 @intrinsic
-def samples(typing: Any, features: Any, rows: Any, chunk: Any, left: Any) -> _Intrinsic:
-    """The same chunk of TALL samples."""
+def samples(typing: Any, x: Any, at: Any, b: Any, j: Any) -> _Intrinsic:
+    """Vector j of the TALL samples from b on: x[at[b + i], LANES·j + lane]."""
     vectors = types.UniTuple(_LANES, TALL)
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, samples, j, inside = arguments
-        each = cgutils.unpack_tuple(builder, samples)
-        loaded = [_chunk(context, builder, features, array, row, j, inside) for row in each]
+        array, rows, first, vector = arguments
+        column = builder.mul(vector, ir.Constant(vector.type, LANES))
+        places = [_at(context, builder, at, rows, [_plus(builder, first, i)], _INDEX) for i in range(TALL)]
+        loaded = [_vector(context, builder, x, array, [builder.load(p), column]) for p in places]
         return context.make_tuple(builder, vectors, loaded)
 
-    return vectors(features, rows, types.int64, types.int64), code
+    return vectors(x, at, types.int64, types.int64), code
 
 
 @intrinsic
-def chunks(typing: Any, features: Any, row: Any, chunk: Any, left: Any) -> _Intrinsic:
-    """TALL chunks of the same sample."""
+def strip(typing: Any, x: Any, row: Any, j: Any) -> _Intrinsic:
+    """TALL vectors of a sample: x[row, LANES·(j + i) + lane]."""
     vectors = types.UniTuple(_LANES, TALL)
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, r, j, inside = arguments
-        steps = [(_plus(builder, j, i), _plus(builder, inside, -LANES * i)) for i in range(TALL)]
-        loaded = [_chunk(context, builder, features, array, r, at, rest) for at, rest in steps]
+        array, r, vector = arguments
+        column = builder.mul(vector, ir.Constant(vector.type, LANES))
+        steps = [_plus(builder, column, LANES * i) for i in range(TALL)]
+        loaded = [_vector(context, builder, x, array, [r, at]) for at in steps]
         return context.make_tuple(builder, vectors, loaded)
 
-    return vectors(features, types.int64, types.int64, types.int64), code
+    return vectors(x, types.int64, types.int64), code
 
 
 @intrinsic
@@ -172,48 +194,44 @@ def store(typing: Any, packed: Any, chunk: Any, c: Any, tile: Any) -> _Intrinsic
 
 
 @intrinsic
-def add_sums(typing: Any, logits: Any, c: Any, b: Any, tile: Any) -> _Intrinsic:
-    """logits[c + k, b + i] += the sum over the lanes of tile[i, k]."""
+def add_sums(typing: Any, logits: Any, c: Any, b: Any, sums: Any) -> _Intrinsic:
+    """logits[c + k, b + i] += the sum over a chunk of tile[i, k]; `sums` holds the tiles of its parts."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, k, i, sums = arguments
-        vectors = cgutils.unpack_tuple(builder, sums)
+        array, k, i, parts = arguments
 
-        def halve(pair: tuple[Any, Any], run: int) -> Any:
-            """Add every run of lanes of the pair to the next run."""
-            size = pair[0].type.count
-            even = [n for n in range(2 * size) if n // run % 2 == 0]
-            low = builder.shuffle_vector(*pair, _numbers(even))
-            return builder.fadd(low, builder.shuffle_vector(*pair, _numbers([n + run for n in even])))
+        def held(vector: int, n: int) -> Any:
+            at = [ir.Constant(k.type, index) for index in (vector, n, 0)]
+            return _vector(context, builder, sums, parts, at)
 
         for n in range(WIDE):
-            v = [vectors[i * WIDE + n] for i in range(TALL)]
-            one = halve((halve((v[0], v[1]), 4), halve((v[2], v[3]), 4)), 4)  # four lanes per vector
-            pair = halve((one, ir.Constant(one.type, ir.Undefined)), 2)
-            four = builder.shuffle_vector(pair, pair, _numbers([0, 2, 4, 6]))
-            four = builder.fadd(four, builder.shuffle_vector(pair, pair, _numbers([1, 3, 5, 7])))
-            where = _at(context, builder, logits, array, [_plus(builder, k, n), i], four.type)
-            builder.store(builder.fadd(builder.load(where, align=4), four), where, align=4)
+            v = _joined(builder, [held(p * TALL + m, n) for m in range(TALL) for p in range(PARTS)])
+            for run in (4, 4, 2, 1):  # add every run of lanes to the next run
+                even = [lane for lane in range(v.type.count) if lane // run % 2 == 0]
+                low = builder.shuffle_vector(v, v, _numbers(even))
+                v = builder.fadd(low, builder.shuffle_vector(v, v, _numbers([lane + run for lane in even])))
+            where = _at(context, builder, logits, array, [_plus(builder, k, n), i], v.type)
+            builder.store(builder.fadd(builder.load(where, align=4), v), where, align=4)
         return context.get_dummy_value()
 
-    return types.void(logits, types.int64, types.int64, tile), code
+    return types.void(logits, types.int64, types.int64, sums), code
 
 
 def _fetch(locality: int) -> Any:
     @intrinsic
-    def fetch(typing: Any, features: Any, row: Any, chunk: Any) -> _Intrinsic:
+    def fetch(typing: Any, x: Any, row: Any, j: Any) -> _Intrinsic:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array, r, j = arguments
+            array, r, vector = arguments
             hints = [ir.Constant(_INT, value) for value in (0, locality, 1)]  # to read; how near; data
-            for i in range(TALL):
-                first = builder.mul(_plus(builder, j, i), ir.Constant(j.type, LANES))
-                where = _at(context, builder, features, array, [r, first], ir.IntType(8))
+            column = builder.mul(vector, ir.Constant(vector.type, LANES))
+            for line in range(0, STRIP, CHUNK):  # of the cache
+                where = _at(context, builder, x, array, [r, _plus(builder, column, line)], ir.IntType(8))
                 _call(builder, "llvm.prefetch.p0", ir.VoidType(), where, *hints)
             return context.get_dummy_value()
 
-        return types.void(features, types.int64, types.int64), code
+        return types.void(x, types.int64, types.int64), code
 
     return fetch
 
 
-fetch_near, fetch_far = _fetch(3), _fetch(2)  # TALL chunks of a row into the first or second cache
+fetch_near, fetch_far = _fetch(3), _fetch(2)  # the cache lines of a strip into the first or second cache

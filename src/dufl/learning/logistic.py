@@ -11,11 +11,11 @@ Linear regression is the same with one output, the squared error (W·x + b − y
 If samples have weights, the q of each is multiplied by its weight.
 
 The logits W·x and the gradient Σ q·xᵀ are nearly all the work, and both are sums of outer products:
-of a few samples, or a few chunks of one sample, with a few classes. So both run on one tile of
+of a few samples, or a few vectors of one sample, with a few classes. So both run on one tile of
 TALL × WIDE vectors of LANES features, which stays in registers; `lanes` defines its operations.
 
-Internally, weights are packed as (chunk of LANES features, class, lane), with the biases in lane 0 of
-one last chunk; features and classes are padded with zeros to whole tiles.
+Internally, weights are packed as (vector of LANES features, class, lane), with the biases in lane 0 of
+one last vector; features are padded with zeros to whole chunks, classes to whole tiles.
 """
 
 from typing import Any
@@ -25,17 +25,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dufl.learning.lanes import (
+    CHUNK,
     LANES,
+    PARTS,
+    STRIP,
     TALL,
     WIDE,
     add_outer,
     add_sums,
-    chunks,
     fetch_far,
     fetch_near,
     samples,
     spread_errors,
     store,
+    strip,
     weights_of,
     zeros,
 )
@@ -69,8 +72,8 @@ def train_logistic(
 
     Args:
         start: the initial weights, laid out as in torch.nn.Linear: weights (classes, features), then biases.
-        features: (samples, features), in C order; never copied. A tenth faster if every row begins on
-            a cache line: the first at a multiple of 64 bytes, and a multiple of 16 features.
+        features: (samples, features), in C order. Faster if every row begins on a cache line: the first
+            at a multiple of 64 bytes, and a multiple of 16 features. Other rows are copied by batches.
         labels: one per sample: classes in [0, classes), or float32 numbers for linear regression.
         order: (epochs, samples), the order of the samples in each epoch; consecutive runs of it are
             the batches, the last of which may be smaller.
@@ -132,7 +135,8 @@ def _train(
     velocity = _aligned(packed.shape) if momentum != 0 else packed
     start = packed.copy() if strength != 0 else packed
     tilt = _pack(linear, num_features, num_classes) if linear.size > 0 else packed
-    logits = np.empty((packed.shape[1], _whole(min(batch_size, num_samples), TALL)), dtype=np.float32)
+    copies, at, sums, logits = _workspace(packed, num_features, min(batch_size, num_samples))
+    x = copies if copies.size > 0 else features
     errors = np.zeros_like(logits)  # stays 0 for the classes that are padding
     w, g, v = packed.ravel(), gradient.ravel(), velocity.ravel()
     s, t = start.ravel(), tilt.ravel()
@@ -141,14 +145,15 @@ def _train(
         for first in range(0, num_samples, batch_size):
             rows = order[epoch, first : first + batch_size]
             ahead = order[epoch, first + batch_size : first + 2 * batch_size]
-            _logits(packed, features, rows, logits)
+            _place(features, rows, copies, at)
+            _logits(packed, num_features, x, at, rows.size, sums, logits)
             if targets.size > 0:
                 _residuals(logits, targets, rows, errors)
             else:
                 _errors(logits, labels, rows, num_classes, errors)
             if shares.size > 0:
                 _weigh(errors, shares, rows, num_classes)
-            _gradient(errors, features, rows, ahead if ahead.size > 0 else rows, gradient)
+            _gradient(errors, x, at, rows.size, features, ahead if ahead.size > 0 else rows, gradient)
             if strength != 0:
                 for i in range(w.size):
                     g[i] += penalty * (w[i] - s[i])
@@ -178,15 +183,21 @@ def _whole(size: int, part: int) -> int:
 def _aligned(shape: tuple[int, int, int]) -> Matrix:
     """Zeros that begin on a cache line, so that no vector straddles two cache lines."""
     size = shape[0] * shape[1] * shape[2]
-    spare = np.zeros(size + LANES, dtype=np.float32)
-    first = -(spare.ctypes.data // spare.itemsize) % LANES
+    spare = np.zeros(size + CHUNK, dtype=np.float32)
+    first = -(spare.ctypes.data // spare.itemsize) % CHUNK
     return spare[first : first + size].reshape(shape)
 
 
 @numba.njit(cache=True, nogil=True)
+def _padded(num_features: int) -> int:
+    """The features of a row with padding: whole chunks, and at least one tile of the gradient."""
+    return max(_whole(num_features, CHUNK), STRIP)
+
+
+@numba.njit(cache=True, nogil=True)
 def _pack(flat: Vector, num_features: int, num_classes: int) -> Matrix:
-    """Weights as (chunk, class, lane), padded with zeros; the biases are in lane 0 of the last chunk."""
-    whole = _whole(_whole(num_features, LANES) // LANES, TALL)
+    """Weights as (vector, class, lane), padded with zeros; the biases are in lane 0 of the last vector."""
+    whole = _padded(num_features) // LANES
     packed = _aligned((whole + 1, _whole(num_classes, WIDE), LANES))
     for c in range(num_classes):
         for j in range(num_features):
@@ -196,45 +207,76 @@ def _pack(flat: Vector, num_features: int, num_classes: int) -> Matrix:
 
 
 @numba.njit(cache=True, nogil=True)
-def _logits(packed: Matrix, features: Matrix, rows: Integers, logits: Matrix) -> None:
+def _workspace(packed: Matrix, num_features: int, size: int) -> tuple[Matrix, Integers, Matrix, Matrix]:
+    """Room for a batch: copies of its samples if their rows need padding, their rows, a tile, the logits."""
+    width = _padded(num_features)
+    copies = np.zeros((size if width != num_features else 0, width), dtype=np.float32)
+    padded = _whole(size, TALL)
+    sums = _aligned((PARTS * TALL, WIDE, LANES))
+    return (
+        copies,
+        np.zeros(padded, dtype=np.int64),
+        sums,
+        np.empty((packed.shape[1], padded), dtype=np.float32),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(features: Matrix, rows: Integers, copies: Matrix, at: Integers) -> None:
+    """The rows at which the samples of a batch are: their own, or those of their copies."""
+    for b in range(at.size):  # padded with the last sample
+        at[b] = min(b, rows.size - 1)
+        if copies.size == 0:
+            at[b] = rows[at[b]]
+    if copies.size > 0:
+        for b in range(rows.size):
+            for j in range(features.shape[1]):
+                copies[b, j] = features[rows[b], j]
+
+
+@numba.njit(cache=True, nogil=True)
+def _logits(
+    packed: Matrix, num_features: int, x: Matrix, at: Integers, size: int, sums: Matrix, logits: Matrix
+) -> None:
     """logits[c, b] = w_c·x_b + bias_c, TALL samples by WIDE classes at a time."""
-    num_features, last = features.shape[1], rows.size - 1
-    full = num_features // LANES  # chunks; a partial one, if any, is a block of its own
+    full = num_features // CHUNK  # a chunk that is not full, if any, is a block of its own
     for c in range(packed.shape[1]):
         logits[c] = packed[-1, c, 0]
     begin = 0
-    while begin * LANES < num_features:
+    while begin * CHUNK < num_features:
         end = min(begin + BLOCK, full) if begin < full else full + 1
-        left = min(num_features - begin * LANES, LANES)
-        for b in range(0, rows.size, TALL):  # padded with the last sample
-            four = rows[b], rows[min(b + 1, last)], rows[min(b + 2, last)], rows[min(b + 3, last)]
+        for b in range(0, size, TALL):
             for c in range(0, packed.shape[1], WIDE):
-                tile = zeros()
-                for j in range(begin, end):
-                    tile = add_outer(tile, samples(features, four, j, left), weights_of(packed, j, c))
-                add_sums(logits, c, b, tile)
+                for part in range(PARTS):
+                    tile = zeros()
+                    for j in range(begin * PARTS + part, end * PARTS, PARTS):
+                        tile = add_outer(tile, samples(x, at, b, j), weights_of(packed, j, c))
+                    store(sums, part * TALL, 0, tile)
+                add_sums(logits, c, b, sums)
         begin = end
 
 
 @numba.njit(cache=True, nogil=True)
-def _gradient(errors: Matrix, features: Matrix, rows: Integers, ahead: Integers, gradient: Matrix) -> None:
-    """g_c = Σ_b q[c, b]·x_b, TALL chunks of features by WIDE classes at a time.
+def _gradient(
+    errors: Matrix, x: Matrix, at: Integers, size: int, features: Matrix, ahead: Integers, gradient: Matrix
+) -> None:
+    """g_c = Σ_b q[c, b]·x_b, TALL vectors of features by WIDE classes at a time.
 
-    Meanwhile the rows of the next batch are prefetched from memory, and those of the next few samples from
-    the second-level cache into the first.
+    The last tile may overlap the one before. Meanwhile the rows of the next batch are prefetched from
+    memory, and those of the next few samples from the second-level cache into the first.
     """
     bias = gradient.shape[0] - 1
-    for j in range(0, bias, TALL):
-        left = features.shape[1] - LANES * j
+    for first in range(0, bias, TALL):
+        j = min(first, bias - TALL)
         for c in range(0, gradient.shape[1], WIDE):
             tile = zeros()
-            for b in range(rows.size):
-                fetch_near(features, rows[min(b + 6, rows.size - 1)], j)
+            for b in range(size):
+                fetch_near(x, at[min(b + 6, size - 1)], j)
                 fetch_far(features, ahead[min(b, ahead.size - 1)], j)
-                tile = add_outer(tile, chunks(features, rows[b], j, left), spread_errors(errors, c, b))
+                tile = add_outer(tile, strip(x, at[b], j), spread_errors(errors, c, b))
             store(gradient, j, c, tile)
     for c in range(gradient.shape[1]):
-        gradient[bias, c, 0] = errors[c, : rows.size].sum()
+        gradient[bias, c, 0] = errors[c, :size].sum()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -312,12 +354,14 @@ def _exp(x: np.float32) -> np.float32:
 def _evaluate(weights: Vector, features: Matrix, labels: Integers, num_classes: int) -> tuple[int, float]:
     """The number of correct samples, and the sum of the cross-entropies."""
     packed = _pack(weights, features.shape[1], num_classes)
-    logits = np.empty((packed.shape[1], EVALUATED), dtype=np.float32)
+    copies, at, sums, logits = _workspace(packed, features.shape[1], EVALUATED)
+    x = copies if copies.size > 0 else features
     powers = np.empty_like(logits)
     correct, loss = 0, 0.0
     for first in range(0, labels.size, EVALUATED):
         rows = np.arange(first, min(first + EVALUATED, labels.size))
-        _logits(packed, features, rows, logits)
+        _place(features, rows, copies, at)
+        _logits(packed, features.shape[1], x, at, rows.size, sums, logits)
         highest, total = _softmax(logits, num_classes, rows.size, powers)
         for b in range(rows.size):
             label, best = labels[first + b], 0
