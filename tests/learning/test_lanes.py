@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
