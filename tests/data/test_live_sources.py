@@ -68,6 +68,13 @@ def kill(child: int) -> None:
     os.waitpid(child, 0)
 
 
+def wait_for(change: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for a change, for some time."""
+    end = time.monotonic() + seconds
+    while not change() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
 def stored(path: Path) -> list[int]:
     with DurableBuffer[Samples].open(path) as buffer:
         return values(buffer.snapshot().samples)[1:]
@@ -366,11 +373,13 @@ def test_killed_at_any_moment_a_folder_loses_and_repeats_nothing(tmp_path: Path)
                 file.write(content[begin : begin + 97])
                 file.flush()
                 time.sleep(chance.uniform(0, 0.006))
+        if cycle % 2:  # on a busy machine, the client would always be killed before it does anything
+            wait_for(lambda: len(stored(path)) not in reached)
         kill(child)
         reached.add(len(stored(path)))
     client(path, make, drain=True)
     assert stored(path) == list(range(total))
-    assert len(reached) > 20
+    assert len(reached) >= 20
 
 
 # MQTT
