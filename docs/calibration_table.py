@@ -35,7 +35,7 @@ SEEDS = (21, 22)  # none of a pilot
 LOGISTIC = {"training.local_epochs": 5}
 RECORDED = {"clients.count": 10, "training.local_epochs": 5, "training.learning_rate": 0.05}
 CNN = {
-    "training.model": "cnn",
+    "training.model": "networks:two_convolutions",
     "clients.count": 5,
     "clients.initial_volume": 200,
     "game.num_rounds": 20,

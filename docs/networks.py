@@ -50,13 +50,20 @@ def groups(width: int) -> nn.GroupNorm:
 
 
 def two_convolutions() -> nn.Module:
-    """Two convolutions, one of them strided, and a linear layer on the whole grid."""
-    return nn.Sequential(
-        Standardize(),
-        *(nn.Conv2d(3, 32, 5, 2, 2, bias=False), groups(32), nn.ReLU()),
-        *(nn.Conv2d(32, 64, 3, padding=1, bias=False), groups(64), nn.ReLU()),
-        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 64, 10)),
-    )
+    """Two convolutions, one of them strided, and a linear layer on the whole grid.
+
+    Weights begin at a tenth of their usual size, so that steps of plain SGD at 0.01 turn them faster.
+    """
+    first = nn.Conv2d(3, 32, 5, 2, 2, bias=False)
+    second = nn.Conv2d(32, 64, 3, padding=1, bias=False)
+    last = nn.Linear(64 * 64, 10)
+    for convolution in (first, second):
+        inputs = convolution.weight[0].numel()
+        nn.init.normal_(convolution.weight, std=0.1 * (2 / inputs) ** 0.5)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    head = nn.MaxPool2d(2), nn.Flatten(), last
+    return nn.Sequential(Standardize(), first, groups(32), nn.ReLU(), second, groups(64), nn.ReLU(), *head)
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
