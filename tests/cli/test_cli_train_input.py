@@ -33,7 +33,7 @@ from command_line import SMALL, assert_sentence, children, told, write_dataset
         (["device=cuda:99"], "device must be an available one (cpu"),
         (["device=tpu"], "device must be one of auto, cpu, cuda, mps or a device such as cuda:1, got 'tpu'"),
         (["workers=-1"], "training.workers must be >= 0, got -1"),
-        (["precision=f16"], "training.precision must be one of 'float32' or 'bf16', got 'f16'"),
+        (["precision=f16"], "training.precision must be one of 'float32', 'bf16' or 'auto', got 'f16'"),
         (["training.seed=-1"], "training.seed must be >= 0, got -1"),
         (["checkpoint_every=0"], "training.checkpoint_every must be >= 1, got 0"),
         (["feddyn_alpha=0"], "training.feddyn_alpha must be > 0, got 0"),

@@ -247,6 +247,7 @@ def test_nothing_on_disk_or_in_memory_grows_but_what_is_appended(
     run = ServiceRun(tmp_path, service_game(window=4), on_round_end=on_round_end, max_rounds=12)
     result = run.start()
     assert set(sizes) - {"ledger.sqlite-wal", "ledger.sqlite-shm"} == {
+        ".lock",
         "deal.json",
         "run.json",
         "results.jsonl",

@@ -35,8 +35,8 @@ def moves(
 ) -> Moves:
     """What happens to every sample in every epoch: (epochs, samples, 3), with rows, columns, and 1 to mirror.
 
-    >>> moves("flip", (32, 32), 1, np.arange(6), seed=0, client=3, round=0)[0].tolist()
-    [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0], [0, 0, 1]]
+    >>> moves("crop-flip", (32, 32), 1, np.arange(3), seed=0, client=3, round=0)[0].tolist()
+    [[-1, 0, 1], [-1, -1, 0], [-1, 0, 0]]
     """
     bits = np.stack([sample_keys(ids, seed, client, round + 1, epoch, _OWN) for epoch in range(epochs)])
     drawn = np.zeros((*bits.shape, 3), np.int64)
